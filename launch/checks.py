@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from gputopo.launch.job import Job
-from gputopo.launch.models.source_check import require_there
+from gputopo.launch.models import require_code
 from gputopo.launch.spec.memory_check import require_memory
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.supervise import run_folder as runs
@@ -38,13 +38,13 @@ def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> N
         host_bytes=[memory_bytes(), *(one.memory_bytes for one in target.others)],
     )
     if spec.data.folder is not None:
-        from gputopo.launch.data.folder import find, require_made_for, require_sound  # loads NumPy
+        from gputopo.launch.data import find_data, require_made_for, require_sound  # loads NumPy
 
-        found = find(Path(spec.data.folder), spec.data.name)
+        found = find_data(Path(spec.data.folder), spec.data.name)
         require_made_for(found, spec.model)
         if spec.data.bad_records == "stop":
             require_sound(found, "validation" if spec.task == "eval" else "train")
-    require_there(spec.model)
+    require_code(spec.model)
 
 
 def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
@@ -61,7 +61,7 @@ def require_files_of(spec: RunSpec) -> None:
     saved = spec.lifecycle
     trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
     if spec.task == "eval" or trains:
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
+        from gputopo.launch.train import require_files  # loads NumPy
 
         require_files(spec)
 

@@ -9,8 +9,7 @@ from gputopo import planner
 from gputopo.findings import driver_broken
 from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
 from gputopo.launch.site import Site, with_costs
-from gputopo.planner import Request
-from gputopo.planner.explained import require_prediction
+from gputopo.planner import Request, require_prediction
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Plan
@@ -41,12 +40,8 @@ def plan_on(site: Site, request: Request, *, candidates: int | None, changes: Se
         require_prediction(found, EXPLAINS)
     if not changes:
         return found
-    from gputopo.planner.what_if import best_change, what_if
-    from gputopo.prediction.what_if import changes_of
-
-    named = changes_of(changes)
-    several = what_if(machine, request, named, choose) if named else None
-    return msgspec.structs.replace(found, what_if=several or best_change(machine, request, choose))
+    effect = planner.effect_of_changes(machine, request, changes, choose)
+    return msgspec.structs.replace(found, what_if=effect)
 
 
 def require_gpus(machine: Machine) -> None:

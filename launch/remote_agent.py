@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gputopo.launch.supervise import signals
-from gputopo.probes.processes import tethered
+from gputopo.probes import tethered
 
 MARK = "\x1e"  # ASCII's record separator, which starts a report
 DRIVEN = "GPUTOPO_DRIVEN"  # set for a program that a driver has started

@@ -25,15 +25,13 @@ from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.target import Target
 from gputopo.planner import Request
-from gputopo.planner.cpu_devices import cpu_plan
-from gputopo.planner.request import check_predicting, ps_gpu
 from gputopo.report import note
 from gputopo.values.errors import GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 _NONE_THERE = "No NVIDIA device"
 _NONE_WANTED = "--cpu"
@@ -171,11 +169,11 @@ def with_costs(request: Request) -> Request:
     ):
         return request
     from gputopo.launch.jobs.model_costs import known_workload, workload_of
-    from gputopo.launch.models.source_check import require_there
+    from gputopo.launch.models import require_code
 
     workload = known_workload(request.model)
     if workload is None:
-        require_there(request.model)
+        require_code(request.model)
         note(f"building {request.model} once to measure its cost")
         try:
             workload = workload_of(request.model)
@@ -257,13 +255,11 @@ def rehearsal_name(sources: Sequence[str]) -> str | None:
 
 
 def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: bool) -> Target:
-    check_predicting(request)
     if require_gpu:
         raise HardwareError(
             f"{why}, but --require-gpu needs one",
             "run it on a machine with GPUs; gputopo inspect lists them",
         )
-    ps_gpu(request)
     for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
         if given:
             raise UsageError(
@@ -275,11 +271,5 @@ def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: 
     devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
     if request.single_gpu_images_per_sec:
         raise UsageError(f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it")
-    plan = cpu_plan(
-        request.model,
-        devices=devices,
-        ps=request.ps,
-        variable_update=request.variable_update,
-        all_reduce=request.all_reduce,
-    )
+    plan = planner.cpu_plan(request, devices)
     return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices, box=machine)

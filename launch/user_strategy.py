@@ -32,10 +32,8 @@ from gputopo.launch.site import Site, tensorflow_notes
 from gputopo.launch.spec.env import ALLOW_GROWTH
 from gputopo.launch.spec.prepare import ps_device
 from gputopo.launch.target import Target
-from gputopo.planner import Request
-from gputopo.planner.available import visible_gpus
-from gputopo.planner.cpu_devices import counted_devices
-from gputopo.probes.tensorflow_install import load_cuda_libraries
+from gputopo.planner import Request, counted_devices, visible_gpus
+from gputopo.probes import load_cuda_libraries
 from gputopo.report import note
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -262,15 +260,15 @@ def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[s
 
 
 def _machine() -> Machine:
-    from gputopo.probes import collect
-    from gputopo.runs import history
+    from gputopo.probes import begin_reading
+    from gputopo.runs import BoxHistory
 
     root = Path(os.environ.get("GPUTOPO_ROOT") or "/")
-    with collect.begin(root, lambda wait: print(f"gputopo: {wait.text}", file=sys.stderr)) as read:
+    with begin_reading(root, lambda text: print(f"gputopo: {text}", file=sys.stderr)) as read:
         machine = read()
     if len(machine.gpus) > 1 and machine.bandwidth is None:
         with contextlib.suppress(GputopoError):  # without costs, the plan uses only distances
-            saved = history.latest(history.history_file(), machine)
+            saved = BoxHistory().latest(machine)
             if saved is not None:
                 import msgspec
 

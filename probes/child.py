@@ -61,7 +61,6 @@ class DriverStop(NamedTuple):
     function: str  # empty if it was not a driver call
     gpus: tuple[int, ...]  # the GPUs that the call was about
     how: str  # `did not return within 10 s`
-    before: int = 0  # calls about these GPUs that returned before it
 
     @property
     def text(self) -> str:
@@ -126,14 +125,11 @@ class CallSlot:
         self._memory = memory
         self._begin = place * _SLOT_BYTES
         self._text = self._begin + _COUNT_BYTES
-        self._changes = self._before = 0
-        self._gpus = ""
+        self._changes = 0
 
     def begin(self, function: str, gpus: str = "") -> None:
         """Note the next call. `gpus`: the indices of the GPUs that it is about, `3` or `3-5`."""
-        self._before = self._before + 1 if gpus == self._gpus else 0
-        self._gpus = gpus
-        line = f"{function} {self._before} {gpus}\n".encode()[: _SLOT_BYTES - _COUNT_BYTES]
+        line = f"{function} {gpus}\n".encode()[: _SLOT_BYTES - _COUNT_BYTES]
         self._memory[self._text : self._text + len(line)] = line
         self._advance()
 
@@ -146,11 +142,11 @@ class CallSlot:
         """Return a count that changes with each call."""
         return self._memory[self._begin : self._text]
 
-    def read(self) -> tuple[str, int, tuple[int, ...]]:
-        """Return the function in progress ("": none), the count of calls before about its GPUs, and these."""
+    def read(self) -> tuple[str, tuple[int, ...]]:
+        """Return the function in progress ("": none) and the GPUs that it is about."""
         text = self._memory[self._text : self._begin + _SLOT_BYTES].partition(b"\n")[0]
-        function, before, gpus = (*text.decode(errors="replace").strip("\0").split(" "), "", "")[:3]
-        return function, int(before or 0), tuple(int(one) for one in gpus.split("-") if one.isdecimal())
+        function, _, gpus = text.decode(errors="replace").strip("\0").partition(" ")
+        return function, tuple(int(gpu) for gpu in gpus.split("-") if gpu.isdecimal())
 
     def _advance(self) -> None:
         self._changes += 1
@@ -254,9 +250,8 @@ class DriverChild:
             os.kill(self._pid, signal.SIGUSR1)
 
     def call(self) -> tuple[str, tuple[int, ...]]:
-        """Return the call in progress ("": none) and the GPUs that it is about."""
-        function, _, gpus = self._call()
-        return function, gpus
+        """Return the call in progress ("": none) and the GPUs that it is about: CUDA's, or else NVML's."""
+        return next((call for slot in self._slots if (call := slot.read())[0]), ("", ()))
 
     def answer(self, limit_s: float = inf) -> list[bytes]:
         """Return the lines of an answer. Stops after `limit_s` seconds, and at a call that hangs or crashes.
@@ -293,14 +288,18 @@ class DriverChild:
                 *lines, self._read = (self._read + read).split(b"\n")
                 self._queue += lines
                 while self._queue:
-                    yield self._checked(self._queue.pop(0))
+                    line = self._queue.pop(0)
+                    if line.startswith(_RAISED):
+                        text = msgspec.json.decode(line[1:], type=str)
+                        raise RuntimeError(f"in the child process:\n{text}")
+                    yield line
             else:
                 # The limit belongs to the call that was seen. The next call may start at any time, and the
                 # time of the call before must not count for it.
                 now = [(slot.changes(), slot.read()) for slot in self._slots]
                 if now != seen:
                     seen, idle_s = now, 0.0
-                functions = [function for _, (function, _, _) in now if function] or [""]
+                functions = [function for _, (function, _) in now if function] or [""]
                 limit_s = min(map(self._limits.of, functions))
                 if idle_s >= limit_s:
                     how = "did not return within" if functions[0] else "made no progress for"
@@ -328,18 +327,6 @@ class DriverChild:
         if reaped(pid, self._limits.reap_s) is None:
             self.abandoned = pid
 
-    def _checked(self, line: bytes) -> bytes:
-        if line.startswith(_RAISED):
-            raise RuntimeError(f"in the child process:\n{msgspec.json.decode(line[1:], type=str)}")
-        return line
-
-    def _calls(self) -> list[tuple[str, int, tuple[int, ...]]]:
-        return [slot.read() for slot in self._slots]
-
-    def _call(self) -> tuple[str, int, tuple[int, ...]]:
-        """Return the call in progress: the CUDA call, or the NVML call if there is none."""
-        return next((call for call in self._calls() if call[0]), ("", 0, ()))
-
     def _ended(self) -> None:
         """Note how the child ended after it closed its pipe."""
         if self._pid is None:  # killed by another thread
@@ -349,13 +336,12 @@ class DriverChild:
             self._hung(f"did not return within {self._limits.end_s:g} s")
             return
         self._pid = None
-        function, before, gpus = self._call()
+        function, gpus = self.call()
         how = f"ended {'the process ' if function else ''}with {ended_by(status)}"
-        self.stop = DriverStop("crashed", function, gpus, how, before)
+        self.stop = DriverStop("crashed", function, gpus, how)
 
     def _hung(self, how: str) -> None:
-        function, before, gpus = self._call()
-        self.stop = DriverStop("hung", function, gpus, how, before)
+        self.stop = DriverStop("hung", *self.call(), how)
         self.kill()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.aer_acs import host_acs
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
@@ -13,40 +13,33 @@ from gputopo.probes.ethtool import max_rate
 from gputopo.probes.host import read_host
 from gputopo.probes.nics import not_asked, peer_memory_module, read_network
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
-from gputopo.probes.nvml.reading import DriverWait, NvmlAnswers, NvmlReading
+from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading
 from gputopo.probes.pci import interface_name, read_pci
+from gputopo.probes.process_tree import user_of
 from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
-from gputopo.reference.expectations import address_order
-from gputopo.topology.kernel import UNCOUNTED
+from gputopo.reference import address_order
+from gputopo.topology import UNCOUNTED
 from gputopo.values.facts import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.fields import kernel_address
-from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
+from gputopo.values.machine import Contradiction, Gpu, Host, Link, Machine, Nic, PciNode
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 _TREE_SOURCE = "sysfs"
 _NOT_IN_COPY = "NOT_IN_A_COPIED_SYS"
 
 
-def read_machine(root: Path = Path("/")) -> Machine:
-    """Read this machine. `root` contains `sys`, `proc` and `dev`; NVML is the one that this process can load.
-
-    NVML's GPUs are the machine's GPUs, even if /sys shows none (containers, WSL). If NVML cannot be used,
-    they are the NVIDIA GPUs on the PCI bus, with what /sys shows about them, and `driver.status` is the
-    reason. Never raises for hardware or a driver that does not answer: a child process asks NVML while this
-    process reads the rest.
-    """
-    with begin(root) as read:
-        return read()
-
-
 @contextlib.contextmanager
-def begin(
-    root: Path = Path("/"), on_wait: Callable[[DriverWait], None] = lambda wait: None
+def begin_reading(
+    root: Path = Path("/"), on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[Callable[[], Machine]]:
-    """Start to read this machine, as `read_machine` does. The value of the `with` block returns the machine.
+    """Start to read this machine. The value of the `with` block is a function that returns it.
 
-    `on_wait` is called with what a slow driver does (NvmlReading).
+    `root` contains `sys`, `proc` and `dev`; NVML is the one that this process can load. NVML's GPUs are the
+    machine's GPUs, even if /sys shows none (containers, WSL). If NVML cannot be used, they are the NVIDIA
+    GPUs on the PCI bus, with what /sys shows about them, and `driver.status` is the reason. Never raises for
+    hardware or a driver that does not answer: a child process asks NVML while this process reads the rest.
+    `on_wait` is called with a sentence about a slow driver (NvmlReading).
     """
     with NvmlReading(on_wait) as reading:
         yield lambda: read_with(root, reading.answers)
@@ -59,8 +52,8 @@ def read_tree(root: Path) -> Machine:
     module lists, and `driver.status` is not_read. Never raises for a file that the copy does not have.
     """
     machine = read_with(root, lambda: NvmlAnswers(error=_NOT_IN_COPY))
-    driver = msgspec.structs.replace(machine.driver, status="not_read", detail=None)
-    return msgspec.structs.replace(machine, source=_TREE_SOURCE, driver=driver)
+    driver = replace(machine.driver, status="not_read", detail=None)
+    return replace(machine, source=_TREE_SOURCE, driver=driver)
 
 
 def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
@@ -68,13 +61,13 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     nodes = read_pci(root)
     on_bus = [node for node in nodes if node.kind == "gpu"]
     acs, no_acs = host_acs(nodes, root)
-    host = msgspec.structs.replace(read_host(root, [node.address for node in on_bus]), acs=acs)
+    host = replace(read_host(root, [node.address for node in on_bus]), acs=acs)
     nvml = ask()
     missing = MissingFacts(nvml.missing)
     if acs is None:
         missing.note(no_acs, "host.acs")
     status, detail = decide(read_facts(root, nodes, nvml))
-    driver = msgspec.structs.replace(
+    driver = replace(
         nvml.driver,
         status=status,
         detail=detail,
@@ -95,20 +88,19 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     links, contradictions = join_tree(links, gpus, nodes, host)
     contradictions += _miscounted(nvml)
     links = tuple(_with_nvlinks(link, gpus, missing) for link in links)
-    nics = _nics(root, nodes, gpus, host, missing)
-    _explain(missing, gpus, links, nics, host, driver, on_bus, listed_gpus(root), nvml.error)
-    return Machine(
+    machine = Machine(
         source="live",
         host=host,
         driver=driver,
         gpus=_with_users(gpus, host) if root == Path("/") else gpus,
         links=links,
-        nics=nics,
+        nics=_nics(root, nodes, gpus, host, missing),
         pci=nodes,
-        missing=missing.reasons,
         contradictions=contradictions,
         tensorflow=read_tensorflow() if gpus and nvml.error != _NOT_IN_COPY else None,
     )
+    _explain(missing, machine, listed_gpus(root), nvml.error)
+    return replace(machine, missing=missing.reasons)
 
 
 def _miscounted(nvml: NvmlAnswers) -> tuple[Contradiction, ...]:
@@ -145,7 +137,7 @@ def _numbered_for_cuda(gpus: Sequence[Gpu], missing: MissingFacts) -> tuple[Gpu,
     if known and whole and (len(gpus) == 1 or len(kinds) == 1):
         for gpu in gpus:
             missing.clear(at_gpu(gpu.index, "cuda_index"))
-        return tuple(msgspec.structs.replace(gpu, cuda_index=gpu.index) for gpu in gpus)
+        return tuple(replace(gpu, cuda_index=gpu.index) for gpu in gpus)
     missing.note("CUDA_ORDER_NOT_CERTAIN", *(at_gpu(gpu.index, "cuda_index") for gpu in gpus))
     return tuple(gpus)
 
@@ -156,21 +148,21 @@ def _with_nvlinks(link: Link, gpus: Sequence[Gpu], missing: MissingFacts) -> Lin
         reasons = (missing.reason(at_gpu(index, "nvlinks")) for index in (link.a, link.b))
         reason = next((reason for reason in reasons if reason), "REMOTE_END_NOT_KNOWN")
         missing.note(reason, at_link(link.a, link.b, "nvlinks"))
-    return msgspec.structs.replace(link, nvlinks=count)
+    return replace(link, nvlinks=count)
 
 
 def _nics(
     root: Path, nodes: Sequence[PciNode], gpus: Sequence[Gpu], host: Host, missing: MissingFacts
 ) -> tuple[Nic, ...]:
     """Return the NICs in PCI order with their ports and their hops to all GPUs and to one another."""
-    found = [node for node in nodes if node.kind == "nic"]
+    cards = [node for node in nodes if node.kind == "nic"]
     is_here = root == Path("/")  # otherwise the tree is a copy, and the kernel is not asked
-    network = [read_network(root, node.address, max_rate if is_here else not_asked) for node in found]
-    for index, one in enumerate(network):
-        for fact, reason in one.missing.items():
+    network = [read_network(root, node.address, max_rate if is_here else not_asked) for node in cards]
+    for index, card in enumerate(network):
+        for fact, reason in card.missing.items():
             missing.note(reason, at_nic(index, fact))
     devices = {f"gpu:{gpu.index}": gpu.pci_address for gpu in gpus}
-    devices |= {f"nic:{index}": node.address for index, node in enumerate(found)}
+    devices |= {f"nic:{index}": node.address for index, node in enumerate(cards)}
     return tuple(
         Nic(
             index=index,
@@ -185,33 +177,23 @@ def _nics(
             },
             **network[index].facts,
         )
-        for index, node in enumerate(found)
+        for index, node in enumerate(cards)
     )
 
 
 def with_ports_now(machine: Machine, root: Path = Path("/")) -> Machine:
     """Return the given machine with the present state of its network cards' ports."""
     nics = tuple(
-        msgspec.structs.replace(nic, ports=read_network(root, nic.pci_address).facts["ports"])
+        replace(nic, ports=read_network(root, nic.pci_address).facts["ports"])
         for nic in machine.nics
         if nic.pci_address is not None
     )
-    return msgspec.structs.replace(machine, nics=nics)
+    return replace(machine, nics=nics)
 
 
-def _explain(
-    missing: MissingFacts,
-    gpus: Sequence[Gpu],
-    links: Sequence[Link],
-    nics: Sequence[Nic],
-    host: Host,
-    driver: Driver,
-    on_bus: Iterable[PciNode],
-    listed: Iterable[str],
-    nvml_error: str | None,
-) -> None:
+def _explain(missing: MissingFacts, machine: Machine, listed: Iterable[str], nvml_error: str | None) -> None:
     """Note a reason for every missing fact that has none, and remove the reasons of facts found elsewhere."""
-    for link in links:
+    for link in machine.links:
         no_handle = (missing.reason(at_gpu(gpu, "name")) for gpu in (link.a, link.b))
         reason = next((reason for reason in no_handle if reason), NOT_IN_TREE)
         for name in ("hop", "p2p_read", "p2p_write"):
@@ -220,18 +202,18 @@ def _explain(
                 missing.clear(path)
             else:
                 missing.note_if_none(reason, path)
-    for nic in nics:
+    for nic in machine.nics:
         missing.note_if_none(_NOT_IN_SYS, *(at_nic(nic.index, name) for name in absent_facts(nic)))
-    missing.note_if_none(_NOT_IN_SYS, *(within("host", name) for name in absent_facts(host)))
+    missing.note_if_none(_NOT_IN_SYS, *absent_facts(machine.host, "host"))
     for name in ("version", "cuda_version", "nvml_version"):
-        if getattr(driver, name) is None:
+        if getattr(machine.driver, name) is None:
             missing.note_if_none(nvml_error or "UNKNOWN", within("driver", name))
     for name in ("kernel_module_version", "open_kernel_module", "peer_memory_module"):
-        if getattr(driver, name) is None:
+        if getattr(machine.driver, name) is None:
             missing.note(_NOT_IN_SYS, within("driver", name))
-    addresses = {gpu.pci_address for gpu in gpus}
-    for node in on_bus:
-        if node.address not in addresses:
+    addresses = {gpu.pci_address for gpu in machine.gpus}
+    for node in machine.pci:
+        if node.kind == "gpu" and node.address not in addresses:
             reason = f"NOT_COUNTED_BY_NVML (kernel driver {node.driver or 'none'})"
             missing.note(reason, at_pci(node.address, "gpu"))
     for address in listed:
@@ -241,29 +223,10 @@ def _explain(
 
 def _with_users(gpus: Sequence[Gpu], host: Host) -> tuple[Gpu, ...]:
     """Add the user of each process, except in a container: NVML reports the host's process IDs."""
-    if host.container != "none" or not any(gpu.processes for gpu in gpus):
+    if host.container != "none":
         return tuple(gpus)
-    return tuple(
-        msgspec.structs.replace(
-            gpu,
-            processes=tuple(
-                msgspec.structs.replace(process, user=_user(process.pid)) for process in gpu.processes
-            ),
-        )
-        if gpu.processes
-        else gpu
-        for gpu in gpus
-    )
-
-
-def _user(pid: int) -> str | None:
-    import pwd
-
-    try:
-        number = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None  # it has ended since
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
+    with_users = []
+    for gpu in gpus:
+        processes = [replace(process, user=user_of(process.pid)) for process in gpu.processes or ()]
+        with_users.append(replace(gpu, processes=gpu.processes and tuple(processes)))
+    return tuple(with_users)

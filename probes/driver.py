@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.probes.child import DriverStop
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_text
 from gputopo.probes.nvml.reading import NvmlAnswers
 from gputopo.values.machine import DriverStatus, PciNode
 
@@ -105,6 +105,7 @@ def _seen(facts: DriverFacts) -> list[str]:
 def read_facts(root: Path, nodes: Sequence[PciNode], nvml: NvmlAnswers) -> DriverFacts:
     """Collect the facts under `root`. Reads a few small files and opens no device."""
     version = module_version(root)
+    gpu_nodes = set(map(_access, (root / "dev").glob("nvidia[0-9]*")))
     return DriverFacts(
         nvml_error=nvml.error,
         nvml_gpus=len(nvml.gpus),
@@ -113,7 +114,7 @@ def read_facts(root: Path, nodes: Sequence[PciNode], nvml: NvmlAnswers) -> Drive
         module_loaded=version is not None or os.path.isdir(root / "sys/module/nvidia"),
         module_version=version,
         control_node=_access(root / "dev/nvidiactl"),
-        gpu_node=_best_gpu_node(root / "dev"),
+        gpu_node=next((access for access in ("ok", "denied") if access in gpu_nodes), "absent"),
         other_signs=bool(listed_gpus(root)),
     )
 
@@ -138,14 +139,6 @@ def _access(path: Path) -> NodeAccess:
     return "ok" if os.access(path, os.R_OK | os.W_OK) else "denied"
 
 
-def _best_gpu_node(dev: Path) -> NodeAccess:
-    found = {_access(path) for path in dev.glob("nvidia[0-9]*")}
-    return "ok" if "ok" in found else "denied" if "denied" in found else "absent"
-
-
 def listed_gpus(root: Path) -> tuple[str, ...]:
     """Return the PCI addresses of the GPUs that the kernel module lists, even if no PCI bus is visible."""
-    try:
-        return tuple(sorted(os.listdir(root / "proc/driver/nvidia/gpus")))
-    except OSError:
-        return ()
+    return tuple(list_names(root / "proc/driver/nvidia/gpus"))

@@ -50,11 +50,11 @@ def max_rate(interface: str) -> float | str:
 
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-            head = _ask(door, interface, 0)
+            head = read_link_settings(door, interface, 0)
             words = struct.unpack_from("b", head, _WORDS_AT)[0]
             if not 0 < -words <= _MAX_WORDS:
                 return "NO_LINK_MODES"
-            answer = _ask(door, interface, -words)
+            answer = read_link_settings(door, interface, -words)
     except OSError as error:
         return f"ETHTOOL_{errno.errorcode.get(error.errno or 0, 'FAILED')}"
     return rate_of(answer[_HEAD_BYTES : _HEAD_BYTES + 4 * -words])
@@ -71,7 +71,8 @@ def rate_of(mask: bytes) -> float | str:
     return max((_RATES[bit] for bit in modes), default=0) or "NO_LINK_MODES"
 
 
-def _ask(door: "socket.socket", interface: str, words: int) -> bytes:
+def read_link_settings(door: "socket.socket", interface: str, words: int) -> bytes:
+    """Return the kernel's struct ethtool_link_settings, with bit masks of a number of words each."""
     buffer = array.array("B", bytes(_HEAD_BYTES + 3 * 4 * words))
     struct.pack_into("=I", buffer, 0, _GET_LINK_SETTINGS)
     struct.pack_into("b", buffer, _WORDS_AT, words)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host, NumaNode
@@ -29,6 +29,20 @@ def read_text(path: str | Path) -> str | None:
         return None
     finally:
         os.close(file)
+
+
+def read_number(path: str | Path) -> int | None:
+    """Return the number in a small file, or None if it is unreadable or contains no decimal digits only."""
+    text = read_text(path)
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names in a folder in order; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 # The firmware of virtual machines: DMI's sys_vendor or product_name, in lower case.
@@ -107,7 +121,7 @@ def _completed(host: Host) -> Host:
         return host
     import psutil  # 25 ms, and rarely needed
 
-    return msgspec.structs.replace(
+    return replace(
         host,
         physical_cores=host.physical_cores or psutil.cpu_count(logical=False),
         logical_cpus=host.logical_cpus or psutil.cpu_count(),
@@ -180,11 +194,8 @@ def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 def _numbered(folder: Path, prefix: str) -> Iterator[Path]:
     """Return the entries whose name is the prefix and a number, in the order of the numbers."""
-    try:
-        names = [entry.name for entry in folder.iterdir()]
-    except OSError:
-        return
-    numbers = sorted(int(name[len(prefix) :]) for name in names if re.fullmatch(rf"{prefix}\d+", name))
+    names = [name for name in list_names(folder) if re.fullmatch(rf"{prefix}\d+", name)]
+    numbers = sorted(int(name.removeprefix(prefix)) for name in names)
     yield from (folder / f"{prefix}{number}" for number in numbers)
 
 
@@ -196,7 +207,7 @@ def _iommu(root: Path, gpu_addresses: Sequence[str]) -> str | None:
     """
     if not os.path.isdir(root / "sys/class"):
         return None
-    if not _names(root / "sys/class/iommu"):
+    if not list_names(root / "sys/class/iommu"):
         return "off"
     devices = root / "sys/bus/pci/devices"
     types = {read_text(devices / address / "iommu_group/type") for address in gpu_addresses} - {None}
@@ -207,13 +218,6 @@ def _iommu(root: Path, gpu_addresses: Sequence[str]) -> str | None:
         return "passthrough"
     forced = any(re.fullmatch(r"(intel_iommu|iommu)=(on|force|nopt)(,.*)?", word) for word in words)
     return "translated" if forced else None
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError:
-        return []
 
 
 def _container(root: Path) -> str | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_number, read_text
 from gputopo.probes.process_tree import ProcessTree
 from gputopo.values.run.events import HostLoad
 
@@ -59,9 +59,9 @@ class HostReader:
     def note(self) -> None:
         """Read how many threads run or are ready to run, for the mean that `read` returns."""
         # proc_loadavg(5): the fourth field is running/all threads. The thread that reads it is counted.
-        found = re.search(r" (\d+)/\d+ ", read_text(self._root / "proc/loadavg") or "")
-        if found:
-            self._queue.append(max(0, int(found[1]) - 1))
+        match = re.search(r" (\d+)/\d+ ", read_text(self._root / "proc/loadavg") or "")
+        if match:
+            self._queue.append(max(0, int(match[1]) - 1))
 
     def read(self) -> HostLoad:
         """Return the load since the last call."""
@@ -98,14 +98,14 @@ class HostReader:
         }
 
     def _cpu_seconds(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         ticks = self._tree.cpu_ticks()
         if ticks is not None:
-            found["run_cpu"] = ticks * self._tick_s
+            seconds["run_cpu"] = ticks * self._tick_s
         busy = _busy_ticks(self._text("stat"), self._cpus)
         if busy is not None:
-            found["busy_cpu"] = busy * self._tick_s
-        return found
+            seconds["busy_cpu"] = busy * self._tick_s
+        return seconds
 
     def _memory_available(self) -> float | None:
         """Return the share of memory that is available, on the host or in a cgroup, whichever is smaller."""
@@ -113,7 +113,7 @@ class HostReader:
         total, available = _number(r"MemTotal:\s+(\d+)", text), _number(r"MemAvailable:\s+(\d+)", text)
         shares = [] if not total or available is None else [available / total]
         for used_file, limit in self._limits:
-            used = _number(r"^(\d+)$", read_text(used_file) or "")
+            used = read_number(used_file)
             if used is not None:
                 shares.append(max(0.0, 1 - used / limit))
         return round(min(shares), 4) if shares else None
@@ -130,8 +130,8 @@ def _share(cpu_s_per_s: float | None, cores: int | None) -> float | None:
 
 
 def _number(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(pattern, text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _busy_ticks(stat: str, cpus: Iterable[int]) -> int | None:
@@ -162,9 +162,8 @@ def _disks(diskstats: str, root: Path) -> dict[str, float]:
     rows = [fields for line in diskstats.splitlines() if len(fields := line.split()) > 9]
     if not rows:
         return {}
-    try:
-        whole = set(os.listdir(root / "sys/block"))
-    except OSError:
+    whole = list_names(root / "sys/block")
+    if not whole:
         return {}
     for fields in rows:
         if fields[2] in whole and not _NOT_A_DISK.match(fields[2]):
@@ -198,7 +197,7 @@ def _allowed_cpus(root: Path) -> frozenset[int]:
 def _memory_limits(root: Path) -> list[tuple[Path, int]]:
     """Return the file of the memory in use, and the limit, of each cgroup of this process with a limit."""
     mount = root / "sys/fs/cgroup"
-    found: dict[Path, int] = {}
+    limits: dict[Path, int] = {}
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
@@ -208,7 +207,7 @@ def _memory_limits(root: Path) -> list[tuple[Path, int]]:
         else:
             continue
         for folder in (base / group.lstrip("/"), base):  # a container sees its own group at the top
-            limit = _number(r"^(\d+)$", read_text(folder / names[1]) or "")
+            limit = read_number(folder / names[1])
             if limit is not None and 0 < limit < 1 << 60:  # cgroup 1 shows a huge number if there is no limit
-                found[folder / names[0]] = limit
-    return list(found.items())
+                limits[folder / names[0]] = limit
+    return list(limits.items())

@@ -1,18 +1,13 @@
 """Reads network cards: their ports in sysfs, as RDMA devices and as network interfaces."""
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_number, read_text
 from gputopo.values.facts import item, within
 from gputopo.values.machine import RETRIES, NicPort
-
-if TYPE_CHECKING:
-    pass
-
 
 NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 LINK_DOWN = "LINK_DOWN"
@@ -69,6 +64,14 @@ class NicFacts(NamedTuple):
     missing: dict[str, str]
 
 
+class _RdmaPort(NamedTuple):
+    """A port of an RDMA device, with its number from 1 and its folder in sysfs."""
+
+    device: str
+    number: int
+    folder: Path
+
+
 def not_asked(_: str) -> str:
     """Return why the link modes are not known: the tree is a copy, or belongs to another machine."""
     return _NOT_ASKED
@@ -77,7 +80,7 @@ def not_asked(_: str) -> str:
 def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFacts:
     """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports."""
     folder = root / "sys/bus/pci/devices" / address
-    devices = _names(folder / "infiniband")
+    devices = list_names(folder / "infiniband")
     interfaces = _own_interfaces(folder)
     missing: dict[str, str] = {}
     about = {
@@ -86,14 +89,16 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
         "hca_type": _first(folder / "infiniband" / name / "hca_type" for name in devices),
     }
     missing |= {name: NOT_IN_SYS if devices else _NO_RDMA for name, value in about.items() if value is None}
-    ports: list[tuple[tuple[str, int, Path] | None, tuple[str, Path] | None]] = []
+    ports: list[tuple[_RdmaPort | None, tuple[str, Path] | None]] = []
     for device in devices:
         numbered = folder / "infiniband" / device / "ports"
-        for number in sorted(int(name) for name in _names(numbered) if name.isdecimal()):
-            place = numbered / str(number)
-            mine = next((one for one, at in interfaces.items() if _has_port(at, number)), None)
-            ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
-    ports += [(None, one) for one in interfaces.items()]
+        for number in sorted(int(name) for name in list_names(numbered) if name.isdecimal()):
+            # An interface shows its port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
+            shown = (name for name in interfaces if read_number(interfaces[name] / "dev_port") == number - 1)
+            name = next(shown, None)
+            interface = (name, interfaces.pop(name)) if name else None
+            ports.append((_RdmaPort(device, number, numbered / str(number)), interface))
+    ports += [(None, interface) for interface in interfaces.items()]
     read = []
     for index, (rdma, interface) in enumerate(ports):
         facts, reasons = _port(rdma, interface, max_rate)
@@ -114,10 +119,10 @@ def peer_memory_module(root: Path) -> str | None:
 
 
 def _port(
-    rdma: tuple[str, int, Path] | None, interface: tuple[str, Path] | None, max_rate: Ask
+    rdma: _RdmaPort | None, interface: tuple[str, Path] | None, max_rate: Ask
 ) -> tuple[dict[str, Any], dict[str, str]]:
     facts: dict[str, Any] = {}
-    reasons = dict.fromkeys(_OF_RDMA, _NO_RDMA) if rdma is None else _rdma(facts, *rdma)
+    reasons = dict.fromkeys(_OF_RDMA, _NO_RDMA) if rdma is None else _rdma(facts, rdma)
     reasons |= (
         dict.fromkeys(_OF_INTERFACE, _NO_INTERFACE) if interface is None else _interface(facts, *interface)
     )
@@ -127,11 +132,11 @@ def _port(
     if facts.get("link_layer") == "InfiniBand":
         reasons["max_rate_gbit_per_s"] = _NO_LINK_MODES
     elif interface is not None:
-        found = max_rate(interface[0])
-        if isinstance(found, str):
-            reasons["max_rate_gbit_per_s"] = found
+        rate = max_rate(interface[0])
+        if isinstance(rate, str):
+            reasons["max_rate_gbit_per_s"] = rate
         else:
-            facts["max_rate_gbit_per_s"] = found
+            facts["max_rate_gbit_per_s"] = rate
     else:
         reasons["max_rate_gbit_per_s"] = _NO_INTERFACE
     if "rate_gbit_per_s" not in facts:
@@ -139,18 +144,19 @@ def _port(
     return facts, {name: why for name, why in reasons.items() if facts.get(name) is None}
 
 
-def _rdma(facts: dict[str, Any], device: str, number: int, place: Path) -> dict[str, str]:
-    state = _word(read_text(place / "state"))
-    rate = _RATE.match(read_text(place / "rate") or "")
-    layer = read_text(place / "link_layer") or None
+def _rdma(facts: dict[str, Any], port: _RdmaPort) -> dict[str, str]:
+    folder = port.folder
+    state = _word(read_text(folder / "state"))
+    rate = _RATE.match(read_text(folder / "rate") or "")
+    layer = read_text(folder / "link_layer") or None
     facts |= {
-        "rdma_device": device,
-        "rdma_port": number,
+        "rdma_device": port.device,
+        "rdma_port": port.number,
         "link_layer": layer,
         "state": state,
-        "phys_state": _word(read_text(place / "phys_state")),
-        "errors": _counts(place / "counters", _PORT_ERRORS)
-        | _counts(place / "hw_counters", _TRANSPORT_ERRORS),
+        "phys_state": _word(read_text(folder / "phys_state")),
+        "errors": _counts(folder / "counters", _PORT_ERRORS)
+        | _counts(folder / "hw_counters", _TRANSPORT_ERRORS),
     }
     reasons = dict.fromkeys(_OF_RDMA, NOT_IN_SYS)
     if state != "ACTIVE":  # the kernel then shows the card's lowest rate
@@ -166,8 +172,7 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
     flags = read_text(place / "flags")
     enabled = None if flags is None or not flags.startswith("0x") else bool(int(flags, 16) & _INTERFACE_UP)
     carrier = read_text(place / "carrier")  # unreadable while the interface is disabled
-    speed = read_text(place / "speed")
-    mtu = read_text(place / "mtu")
+    speed = read_number(place / "speed")
     duplex = read_text(place / "duplex")
     facts |= {
         "interface": name,
@@ -175,13 +180,13 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
         "enabled": enabled,
         "carrier": None if carrier not in ("0", "1") else carrier == "1",
         "duplex": duplex if duplex in ("full", "half") else None,
-        "mtu_bytes": int(mtu) if mtu and mtu.isdecimal() else None,
+        "mtu_bytes": read_number(place / "mtu"),
         "errors": facts.get("errors", {}) | _counts(place / "statistics", _INTERFACE_ERRORS),
     }
     if facts.get("link_layer") is None and read_text(place / "type") == "1":  # ARPHRD_ETHER
         facts["link_layer"] = "Ethernet"
-    if "rate_gbit_per_s" not in facts and speed and speed.isdecimal() and int(speed) not in _UNKNOWN_SPEEDS:
-        facts["rate_gbit_per_s"] = int(speed) / 1000
+    if "rate_gbit_per_s" not in facts and speed is not None and speed not in _UNKNOWN_SPEEDS:
+        facts["rate_gbit_per_s"] = speed / 1000
     reasons = dict.fromkeys(_OF_INTERFACE, NOT_IN_SYS)
     if enabled is False:
         reasons |= dict.fromkeys(("carrier", "duplex", "rate_gbit_per_s"), _DISABLED)
@@ -194,26 +199,17 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
 
 def _own_interfaces(folder: Path) -> dict[str, Path]:
     """Return the card's own interfaces by name, without virtual functions and child interfaces."""
-    found = {}
+    interfaces = {}
     for place in (folder / "net", *sorted(folder.glob("virtio*/net"))):
-        for name in _names(place):
+        for name in list_names(place):
             port = read_text(place / name / "phys_port_name") or ""
             if not _REPRESENTOR.fullmatch(port) and not (place / name / "parent").exists():
-                found[name] = place / name
-    return found
-
-
-def _has_port(interface: Path, port: int) -> bool:
-    """Return whether an interface belongs to a port of its card.
-
-    The interface shows its port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
-    """
-    return read_text(interface / "dev_port") == str(port - 1)
+                interfaces[name] = place / name
+    return interfaces
 
 
 def _counts(folder: Path, names: Iterable[str]) -> dict[str, int]:
-    texts: Mapping[str, str | None] = {name: read_text(folder / name) for name in names}
-    return {name: int(text) for name, text in texts.items() if text and text.isdecimal()}
+    return {name: count for name in names if (count := read_number(folder / name)) is not None}
 
 
 def _first(paths: Iterable[Path]) -> str | None:
@@ -223,10 +219,3 @@ def _first(paths: Iterable[Path]) -> str | None:
 def _word(text: str | None) -> str | None:
     """Return `ACTIVE` from `4: ACTIVE`."""
     return None if not text else text.partition(":")[2].strip() or text
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

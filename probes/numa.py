@@ -22,6 +22,11 @@ from gputopo.probes.host import read_text
 T = TypeVar("T")
 
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+LIBC.memcmp.restype = ctypes.c_int
+
+
 class NoThreadsError(OSError):
     """The system starts no more threads (a process limit, as in containers)."""
 
@@ -83,7 +88,6 @@ class NumaMemory:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._numbers = _NUMBERS.get(platform.machine())
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self.refusals: dict[str, str] = {}
 
     @contextlib.contextmanager
@@ -122,13 +126,13 @@ class NumaMemory:
     def _has_memory(self, node: int) -> bool:
         """Return whether binding to a node is safe: it has enough free memory or file cache."""
         text = read_text(self._root / f"sys/devices/system/node/node{node}/meminfo") or ""
-        found = {
+        kib = {
             fields[2].rstrip(":"): int(fields[3])
             for line in text.splitlines()
             if len(fields := line.split()) > 3
         }
         names = ("MemFree", "Active(file)", "Inactive(file)")
-        return not found or sum(found.get(name, 0) for name in names) >= _MIN_AVAILABLE_KIB
+        return not kib or sum(kib.get(name, 0) for name in names) >= _MIN_AVAILABLE_KIB
 
     def _by_move_pages(self, address: int, size: int) -> Mapping[int, int]:
         if self._numbers is None:
@@ -154,7 +158,7 @@ class NumaMemory:
         return {int(node): int(pages) for node, pages in words}
 
     def _called(self, name: str, *arguments: object) -> bool:
-        if self._libc.syscall(*arguments) == 0:
+        if LIBC.syscall(*arguments) == 0:
             return True
         says = os.strerror(ctypes.get_errno())
         self.refusals.setdefault(name, f"host memory of a NUMA node: the system refused {name} ({says})")

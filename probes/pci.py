@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from gputopo.probes.aer_acs import read_acs, read_aer
-from gputopo.probes.host import read_text
-from gputopo.reference.expectations import address_order, parse_link_speed, parse_link_width
+from gputopo.probes.host import list_names, read_number, read_text
+from gputopo.reference import address_order, parse_link_speed, parse_link_width
 from gputopo.values.machine import PciNode
 
 _KERNEL_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -48,7 +48,7 @@ def interface_name(root: Path, address: str) -> str | None:
     """Return the name of a NIC's InfiniBand device (`mlx5_0`), or of its network interface (`eth0`)."""
     folder = root / "sys/bus/pci/devices" / address
     for pattern in ("infiniband/*", "net/*", "virtio*/net/*"):
-        names = sorted(found.name for found in folder.glob(pattern))
+        names = sorted(path.name for path in folder.glob(pattern))
         if names:
             return names[0]
     return None
@@ -56,11 +56,7 @@ def interface_name(root: Path, address: str) -> str | None:
 
 def _functions(devices: Path, root: Path) -> Iterator[tuple[str, Path]]:
     """Return the address and the real folder of each PCI function, without broken links."""
-    try:
-        names = sorted(os.listdir(devices))
-    except OSError:
-        return
-    for name in names:
+    for name in list_names(devices):
         if not _KERNEL_ADDRESS.fullmatch(name):
             continue
         folder = _target(devices / name, root)
@@ -120,7 +116,7 @@ def _node(
         device_id=_hex_id(f"{place}/device", 4),
         class_code=_hex_id(f"{place}/class", 6),
         driver=os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
-        numa_node=_numa_node(read_text(f"{place}/numa_node")),
+        numa_node=read_number(f"{place}/numa_node"),  # -1 if the firmware did not report it
         speed_gt_per_s=parse_link_speed(read_text(f"{place}/current_link_speed")),
         max_speed_gt_per_s=parse_link_speed(read_text(f"{place}/max_link_speed")),
         width=parse_link_width(read_text(f"{place}/current_link_width")),
@@ -133,8 +129,3 @@ def _node(
 def _hex_id(path: str, digits: int) -> str | None:
     match = re.fullmatch(r"(?:0x)?([0-9a-f]{1,8})", (read_text(path) or "").lower())
     return match[1].zfill(digits) if match else None
-
-
-def _numa_node(text: str | None) -> int | None:
-    """Read a node number. The kernel writes -1 if the firmware did not report it."""
-    return int(text) if text and text.isascii() and text.isdigit() else None

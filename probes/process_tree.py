@@ -1,11 +1,10 @@
-"""CPU time of a process and of its descendants, from /proc."""
+"""CPU time of a process and of its descendants, and the user of a process, from /proc."""
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_text
 
 _MAX_DEPTH = 64  # of a process tree; a longer chain changed while it was read
 # The largest share of time for finding the processes of the tree. Not measured.
@@ -24,6 +23,20 @@ def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
     return False
 
 
+def user_of(pid: int) -> str | None:
+    """Return the name of a process's user, or its number if it has no name. None: the process has ended."""
+    import pwd
+
+    try:
+        number = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
 class ProcessTree:
     """The CPU time of a process and of all its descendants, including ended ones that were waited for."""
 
@@ -36,9 +49,9 @@ class ProcessTree:
 
     def cpu_ticks(self) -> int | None:
         """Return user and system time in clock ticks, or None if /proc does not show the process."""
-        found = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
+        stats = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
         # proc(5): the state is field 3, and utime, stime, cutime and cstime are fields 14 to 17.
-        return sum(sum(map(int, fields[11:15])) for fields in found) if found else None
+        return sum(sum(map(int, fields[11:15])) for fields in stats) if stats else None
 
     def _pids(self) -> tuple[int, ...]:
         began = time.monotonic()
@@ -49,21 +62,13 @@ class ProcessTree:
 
     def _scanned(self) -> Iterator[int]:
         """Read all of /proc: for kernels that do not list children."""
-        try:
-            names = os.listdir(self._root / "proc")
-        except OSError:
-            return
-        for name in names:
+        for name in list_names(self._root / "proc"):
             if name.isdecimal() and is_descendant(int(name), self._pid, self._root):
                 yield int(name)
 
     def _listed(self, pid: int) -> Iterator[int]:
         yield pid
-        try:
-            threads = os.listdir(self._root / f"proc/{pid}/task")
-        except OSError:
-            return
-        for thread in threads:
+        for thread in list_names(self._root / f"proc/{pid}/task"):
             children = read_text(self._root / f"proc/{pid}/task/{thread}/children") or ""
             for child in children.split():
                 yield from self._listed(int(child))

@@ -55,8 +55,8 @@ def reaped(pid: int, wait_s: float) -> int | None:
     until_s = time.monotonic() + wait_s
     with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored, the kernel reaps it
         while time.monotonic() < until_s:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
                 return status
             time.sleep(0.0005)
         return None
@@ -66,7 +66,7 @@ def reaped(pid: int, wait_s: float) -> int | None:
 def ended_by(status: int) -> str:
     """Return how a process with this status ended: `SIGSEGV`, `exit code 3`."""
     code = os.waitstatus_to_exitcode(status)
-    return next((one.name for one in signal.Signals if one == -code), f"exit code {code}")
+    return next((known.name for known in signal.Signals if known == -code), f"exit code {code}")
 
 
 def forked(

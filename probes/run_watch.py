@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.host_load import HostReader
 from gputopo.probes.nvml.door import NotReadError
@@ -76,13 +76,13 @@ class RunWatch(Closed):
         load = self._host.read() if self._number % _HOST_EVERY == 0 else None
         gap_s = self._mended()
         of_gpus = self._sample_gpus()
-        found: list[Sample | Noticed] = [Noticed(time_s=of_gpus.time_s, says=says) for says in self._notices]
+        events: list[Sample | Noticed] = [Noticed(time_s=of_gpus.time_s, says=says) for says in self._notices]
         self._notices.clear()
         if of_gpus.gpus or load is not None:
-            found.append(
+            events.append(
                 Sample(time_s=of_gpus.time_s, gpus=of_gpus.gpus, xids=of_gpus.xids, host=load, gap_s=gap_s)
             )
-        return tuple(found)
+        return tuple(events)
 
     def close(self) -> None:
         """End the child."""
@@ -101,7 +101,7 @@ class RunWatch(Closed):
             self._stopped(watch.stop.text)
         else:
             self._sampled_s = self._clock()
-        return msgspec.structs.replace(sample, gpus=tuple(map(self._counted.add, sample.gpus)))
+        return replace(sample, gpus=tuple(map(self._counted.add, sample.gpus)))
 
     def _stopped(self, why: str) -> None:
         """Note that the GPUs are no longer sampled, and when to try again."""
@@ -155,7 +155,7 @@ class Counted:
                     policy: round(sample.throttled_s.get(policy, 0.0) + known.get(policy, 0.0), 3)
                     for policy in {**known, **sample.throttled_s}
                 }
-            sample = msgspec.structs.replace(sample, **more)
+            sample = replace(sample, **more)
         if not sample.lost:
             self._last[sample.gpu] = sample.with_earlier(self._last.get(sample.gpu))
         return sample

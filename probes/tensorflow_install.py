@@ -31,7 +31,7 @@ CUDA_LIBRARIES: Mapping[str, tuple[str, ...]] = {
 }
 # Distributions that have the package `tensorflow`.
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
-_LOADER_CACHE = Path("/etc/ld.so.cache")
+LOADER_CACHE = Path("/etc/ld.so.cache")
 _DEFAULT_FOLDERS = (Path("/lib64"), Path("/usr/lib64"), Path("/lib"), Path("/usr/lib"))  # ld.so(8)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -65,7 +65,9 @@ def read_tensorflow(
         cuda_version=build.get("cuda_version"),
         cudnn_version=_version_of_cudnn(libraries[-1].file) if libraries else None,
         kernels=tuple(map(str, kernels)) if isinstance(kernels, list | tuple) else (),
-        missing_libraries=tuple(one.name for one in libraries if one.file is None) if libraries else None,
+        missing_libraries=tuple(library.name for library in libraries if library.file is None)
+        if libraries
+        else None,
         unreached_libraries=tuple(library.name for library in libraries if library.is_unreached),
     )
 
@@ -121,27 +123,23 @@ def _cuda_libraries(
     run_path = next((folders for file in openers if (folders := _run_path(file))), None)
     if names is None or cudnn is None or run_path is None:
         return ()
-    from_environment = [Path(one) for one in environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    from_environment = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     folders = [*from_environment, *run_path, *_DEFAULT_FOLDERS]
     from_packages = sorted(package.parent.glob("nvidia/*/lib"))
-    cache = _loader_cache()
-    found = []
+    try:
+        cache = LOADER_CACHE.read_bytes()
+    except OSError:
+        cache = b""
+    libraries = []
     for name in (*names, f"libcudnn.so.{str(cudnn).partition('.')[0]}"):
         file = _file_in(folders, name) or _file_in_cache(cache, name)
         installed = file or _file_in(from_packages, name)
-        found.append(_Library(name, installed, is_unreached=installed is not file))
-    return tuple(found)
+        libraries.append(_Library(name, installed, is_unreached=installed is not file))
+    return tuple(libraries)
 
 
 def _file_in(folders: Iterable[Path], name: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).exists()), None)
-
-
-def _loader_cache() -> bytes:
-    try:
-        return _LOADER_CACHE.read_bytes()
-    except OSError:
-        return b""
 
 
 def _file_in_cache(cache: bytes, name: str) -> Path | None:
@@ -179,8 +177,8 @@ def _version_of_cudnn(library: Path | None) -> str | None:
         return None
     for folder in library.parent.glob("../../../nvidia_cudnn_cu*.dist-info"):
         return folder.name.removesuffix(".dist-info").rpartition("-")[2]
-    found = _VERSION.search(os.path.realpath(library).rpartition(".so.")[2])
-    return found and found[0]
+    match = _VERSION.search(os.path.realpath(library).rpartition(".so.")[2])
+    return match and match[0]
 
 
 def _run_path(file: Path) -> list[Path]:

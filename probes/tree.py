@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.nvml.gpu import MissingFacts
-from gputopo.reference.expectations import generation_of
-from gputopo.topology.hops import hop_between, slower_bridge
+from gputopo.reference import generation_of
+from gputopo.topology import hop_between, slower_bridge
 from gputopo.values.facts import at_gpu, at_link, within
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 
@@ -25,9 +25,7 @@ def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: Miss
     if not fits:
         return tuple(gpus)
     missing.clear(*(at_gpu(gpu.index, "pci_address") for gpu in gpus))
-    return tuple(
-        msgspec.structs.replace(gpu, pci_address=node.address) for gpu, node in zip(gpus, on_bus, strict=True)
-    )
+    return tuple(replace(gpu, pci_address=node.address) for gpu, node in zip(gpus, on_bus, strict=True))
 
 
 def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
@@ -64,23 +62,23 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
         missing.note("NO_AER_IN_SYS", within(pcie_path, "aer"))
     else:
         missing.clear(within(pcie_path, "aer"))
-    pcie = msgspec.structs.replace(
+    pcie = replace(
         gpu.pcie,
         gen_max_host=slot_generation,
         limiting_hop=limit,
         aer=node.aer,
         **added,
     )
-    return msgspec.structs.replace(gpu, pcie=pcie, numa_node=numa_node, pci_device_id=device_id)
+    return replace(gpu, pcie=pcie, numa_node=numa_node, pci_device_id=device_id)
 
 
 def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:
     """Return the link as sysfs shows it. Its maximum is what both card and slot support."""
-    own = generation_of(node.max_speed_gt_per_s)
+    own_generation = generation_of(node.max_speed_gt_per_s)
     return {
         "gen_now": generation_of(node.speed_gt_per_s),
-        "gen_max": _min(own, generation_of(slot.max_speed_gt_per_s) if slot else None),
-        "gen_max_device": own,
+        "gen_max": _min(own_generation, generation_of(slot.max_speed_gt_per_s) if slot else None),
+        "gen_max_device": own_generation,
         "width_now": node.width,
         "width_max": _min(node.max_width, slot.max_width if slot else None),
     }
@@ -117,13 +115,13 @@ def join_tree(
     for link in links:
         by_tree = tree_hop(nodes, host, gpus[link.a].pci_address, gpus[link.b].pci_address)
         if link.hop is None:
-            joined.append(msgspec.structs.replace(link, hop=by_tree))
+            joined.append(replace(link, hop=by_tree))
             continue
         joined.append(link)
         same = by_tree in (None, link.hop) or (link.hop, by_tree) == (Hop.INTERNAL, Hop.PIX)
         if by_tree is not None and not same:
-            both = {"nvml": link.hop.value, "sysfs": by_tree.value}
-            contradictions.append(Contradiction(fact=at_link(link.a, link.b, "hop"), said=both))
+            hops = {"nvml": link.hop.value, "sysfs": by_tree.value}
+            contradictions.append(Contradiction(fact=at_link(link.a, link.b, "hop"), said=hops))
     return tuple(joined), tuple(contradictions)
 
 
@@ -140,16 +138,16 @@ def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
     return max(known) + min(_switch_links(a), _switch_links(b))
 
 
-def _direct_links(here: Gpu, there: Gpu) -> int | None:
+def _direct_links(gpu: Gpu, other: Gpu) -> int | None:
     """Count one GPU's active links to another; None if a link with an unknown remote end may lead there."""
-    if here.nvlinks is None:
+    if gpu.nvlinks is None:
         return None
-    up = [link for link in here.nvlinks if link.active is not False]
+    up = [link for link in gpu.nvlinks if link.active is not False]
     if any(link.remote_pci_address is None and link.remote_kind not in ("switch", "ibmnpu") for link in up):
         return None
-    if up and there.pci_address is None:
+    if up and other.pci_address is None:
         return None
-    return sum(link.remote_pci_address == there.pci_address for link in up)
+    return sum(link.remote_pci_address == other.pci_address for link in up)
 
 
 def _switch_links(gpu: Gpu) -> int:

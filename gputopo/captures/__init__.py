@@ -1,21 +1,32 @@
-"""Parsers of other tools' output: text in, values out. One module per format, listed in `detect.formats`."""
+"""Parsers of other tools' output: text in, values out. One module per format, listed in `detect.formats`.
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+`load` reads a machine from captures, `read_measurements` the results of training runs. Each name loads its
+module when it is used, because a live reading uses only small parts of this package.
+"""
+
 from typing import TYPE_CHECKING
 
+from gputopo.public_names import exports
+
 if TYPE_CHECKING:
-    from gputopo.values.machine import Machine
+    from gputopo.captures.bandwidth.programs import read_program as read_program
+    from gputopo.captures.messages import read_messages as read_messages
+    from gputopo.captures.reading import load as load
+    from gputopo.captures.recording import bundled_names as bundled_names
+    from gputopo.captures.recording import read_bundled as read_bundled
+    from gputopo.captures.training_failures import failure_in as failure_in
+    from gputopo.captures.training_files import encodable as encodable
+    from gputopo.captures.training_files import read_measurements as read_measurements
 
-
-def load(sources: Sequence[str], *, read_tree: "Callable[[Path], Machine] | None" = None) -> "Machine":
-    """Read one machine from captures, as `gputopo.captures.reading.load` describes.
-
-    The formats are loaded with the first capture: a live reading uses only small parts of this package.
-    """
-    from gputopo.captures import reading
-
-    return reading.load(sources, read_tree=read_tree)
-
-
-__all__ = ["load"]
+_MODULES = {
+    "bundled_names": "recording",
+    "encodable": "training_files",
+    "failure_in": "training_failures",
+    "load": "reading",
+    "read_bundled": "recording",
+    "read_measurements": "training_files",
+    "read_messages": "messages",
+    "read_program": "bandwidth.programs",
+}
+__all__ = [*_MODULES]
+__getattr__ = exports(__name__, _MODULES)

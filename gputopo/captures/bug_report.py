@@ -102,11 +102,18 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
                 not_understood += len(ledger.filled(part.text))
                 refused.append(Unread(source=SOURCE, line=part.line + 1, text=words[:200]))
             continue
-        is_log = _LOG.search(part.title) is not None
-        earlier = kernel_log.EARLIER.search(part.title) is not None
-        machines += [
-            _without_other_lines(one, earlier) if is_log else _with_lines(one, part.line) for one in found
-        ]
+        is_earlier = kernel_log.EARLIER.search(part.title) is not None
+        for machine in found:
+            if _LOG.search(part.title) is None:
+                unread = (replace(line, line=line.line + part.line) for line in machine.unread)
+                machines.append(replace(machine, unread=tuple(unread)))
+                continue
+            # Lines of a log that are not the kernel's are known.
+            lines = (
+                replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines
+            )
+            events = (replace(event, earlier=is_earlier or event.earlier) for event in machine.kernel_events)
+            machines.append(replace(machine, unread=(), lines=tuple(lines), kernel_events=tuple(events)))
     if not machines:
         raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _HINT)
     accounted = sum(of.read + of.known + of.not_understood for machine in machines for of in machine.lines)
@@ -114,20 +121,6 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
     known = max(filled - accounted - not_understood, 0)
     counts = LineCounts(source=SOURCE, read=0, known=known, not_understood=not_understood)
     return [*_passing_from_one(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
-
-
-def _without_other_lines(machine: Machine, earlier: bool) -> Machine:
-    """Return a log's machine; lines that are not the kernel's are known. `earlier`: of an earlier boot."""
-    lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
-    events = (replace(event, earlier=earlier or event.earlier) for event in machine.kernel_events)
-    return replace(machine, unread=(), lines=tuple(lines), kernel_events=tuple(events))
-
-
-def _with_lines(machine: Machine, above: int) -> Machine:
-    return replace(
-        machine,
-        unread=tuple(replace(unread_line, line=unread_line.line + above) for unread_line in machine.unread),
-    )
 
 
 def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
@@ -151,13 +144,17 @@ def _passing_from_one(machines: Sequence[Machine]) -> list[Machine]:
     The commands of a report run within seconds: differences between them are not two states of the machine.
     """
     passing = [sum(len(of_sample(facts_of(gpu))) for gpu in machine.gpus) for machine in machines]
-    most = max(range(len(machines)), key=lambda at: passing[at])
-    return [one if at == most else _lasting(one) for at, one in enumerate(machines)]
-
-
-def _lasting(machine: Machine) -> Machine:
-    gpus = (
-        gpu_with(gpu.index, {path: value for path, value in facts_of(gpu).items() if path not in _PASSING})
-        for gpu in machine.gpus
-    )
-    return replace(machine, gpus=tuple(gpus), samples=())
+    most = passing.index(max(passing))
+    return [
+        machine
+        if at == most
+        else replace(
+            machine,
+            gpus=tuple(
+                gpu_with(gpu.index, {path: v for path, v in facts_of(gpu).items() if path not in _PASSING})
+                for gpu in machine.gpus
+            ),
+            samples=(),
+        )
+        for at, machine in enumerate(machines)
+    ]

@@ -43,16 +43,13 @@ def detect(text: str) -> bool:
     """Return whether the text has a line that only these tools print."""
     if not any(word in text for word in ("(s)", "available: ", "node ", "Architecture:")):
         return False
-    return any(_begins(line) for line in text.splitlines())
+    return any(begins([line]) for line in text.splitlines())
 
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether only these tools print such a line."""
-    return _begins(lines[0])
-
-
-def _begins(line: str) -> bool:
-    return bool(_OF_LSCPU.match(line) or _AVAILABLE.fullmatch(line) or _NODE.fullmatch(line))
+    first = lines[0]
+    return bool(_OF_LSCPU.match(first) or _AVAILABLE.fullmatch(first) or _NODE.fullmatch(first))
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -88,7 +85,10 @@ class _Reading:
         elif found := _COLUMNS.fullmatch(line):
             self.columns = [int(word) for word in found[1].split()]
         elif self.columns is not None and (found := _DISTANCE.fullmatch(line)):
-            return self._distances(int(found[1]), [int(word) for word in found[2].split()])
+            index, row = int(found[1]), tuple(int(word) for word in found[2].split())
+            if self.columns != list(range(len(row))) or index >= len(row):
+                return False
+            self._set(index, "distances", row)
         else:
             return False
         return True
@@ -106,12 +106,6 @@ class _Reading:
             if size is None:
                 return False
             self._set(index, "memory_mib", int(size[1]))
-        return True
-
-    def _distances(self, index: int, row: list[int]) -> bool:
-        if self.columns != list(range(len(row))) or index >= len(row):
-            return False
-        self._set(index, "distances", tuple(row))
         return True
 
     def _set(self, index: int, fact: str, value: Any) -> None:

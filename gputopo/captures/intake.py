@@ -22,7 +22,6 @@ _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects
 # Bytes that no text has: control characters except tab, line ends, form feed, escape and Ctrl-Z.
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")
 _MAX_UNKNOWN = 0.05  # share of letters. Not measured; chosen because a name or path in a code page has few.
-_MIN_ZEROS = 0.8  # share of every second byte. Not measured; chosen because ASCII in UTF-16 has zeros only.
 
 _LINE_END = re.compile(r"\r*\n|\r")
 # ECMA-48: CSI and OSC sequences, character sets and single functions; also if a page shows the escape
@@ -96,7 +95,7 @@ Begins = Callable[[Sequence[str]], bool]  # whether the first line starts an out
 
 
 def decoded(data: bytes) -> str | None:
-    """Return the text in UTF-8, UTF-16 (with or without its mark) or a code page; None for binary data.
+    """Return the text in UTF-8, UTF-16 with its mark, or a code page; None for binary data.
 
     Letters of a code page become U+FFFD, because the code page is unknown.
     """
@@ -107,18 +106,7 @@ def decoded(data: bytes) -> str | None:
             return None
         text = data.decode("utf-8", errors="replace")
         return text if text.count("\ufffd") <= _MAX_UNKNOWN * len(text) else None
-    return text if "\0" not in text else _utf_16_without_mark(data)
-
-
-def _utf_16_without_mark(data: bytes) -> str | None:
-    for codec, zeros in (("utf-16-le", data[1::2]), ("utf-16-be", data[::2])):
-        if len(data) % 2 == 0 and zeros.count(0) >= _MIN_ZEROS * len(zeros):
-            try:
-                text = data.decode(codec)
-            except UnicodeDecodeError:
-                return None
-            return text if "\0" not in text else None
-    return None
+    return text if "\0" not in text else None
 
 
 def clean(text: str, *, origin: str) -> str:
@@ -178,7 +166,7 @@ def _has_margin(lines: Sequence[str]) -> bool:
     return len(lines[0]) - len(first) > (0 if lines[0].startswith("\t") else 1)
 
 
-def _counted(prefixes: Sequence[str]) -> bool:
+def _are_counted(prefixes: Sequence[str]) -> bool:
     """Return whether the lines are numbered one by one, from 1 or higher. (Rows of a matrix start at 0.)"""
     numbers = [int(prefix.strip(" \t:.|)")) for prefix in prefixes]
     return numbers[0] > 0 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
@@ -187,7 +175,7 @@ def _counted(prefixes: Sequence[str]) -> bool:
 # Each prefix, with the condition for the prefixes of all lines.
 _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] = (
     (_TIME, bool),
-    (_NUMBER, _counted),
+    (_NUMBER, _are_counted),
     (_ORIGIN, lambda prefixes: len({prefix.rstrip() for prefix in prefixes}) == 1),
 )
 

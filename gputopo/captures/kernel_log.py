@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
@@ -25,7 +26,6 @@ _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
 _MAX_TEXT = 200
 _MAX_LISTED = 1000  # lines that are not from a daemon
-_MAX_STAMPED = 500  # lines
 _MAX_EVENTS = 512  # events of different kinds, codes or devices
 _MIN_LINES = 3  # a text with fewer lines and no event is not called a kernel log
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -92,12 +92,6 @@ _PARTS = {
 }
 
 
-def _pattern(pattern: str) -> re.Pattern[str]:
-    for name, part in _PARTS.items():
-        pattern = pattern.replace(name, part)
-    return re.compile(pattern, re.IGNORECASE)
-
-
 _ROWS = rows_of(__file__, "kernel_log.csv")
 # Messages: kind (None: not an error), driver, text (a template of the pattern's groups; empty:
 # the group `text`), pattern. The first match is used.
@@ -106,7 +100,7 @@ _FORMS = [
         msgspec.convert(row["kind"] or None, KernelEventKind | None),
         row["driver"] or None,
         row["says"],
-        _pattern(row["pattern"]),
+        re.compile(re.sub("@[A-Z]+@", lambda name: _PARTS[name[0]], row["pattern"]), re.IGNORECASE),
     )
     for row in _ROWS
 ]
@@ -133,7 +127,6 @@ class Taken(NamedTuple):
     rest: str
     lines: int  # number of kernel lines
     read: int = 0  # number of lines about GPUs and PCIe
-    stamped: str = ""  # first lines that only a time in brackets marks as the kernel's
 
     @property
     def is_log(self) -> bool:
@@ -161,17 +154,12 @@ def parse(text: str, *, origin: str) -> Machine:
     return counted(taken, alone=True)
 
 
-def take(text: str, *, stamps: bool = True) -> Taken:
-    """Read the kernel's lines, and return the text without them; line numbers stay.
-
-    `stamps`: a time in brackets marks a line as the kernel's. If False, such a line keeps its text without
-    the time, because some tool put times before the lines of another output.
-    """
+def take(text: str) -> Taken:
+    """Read the kernel's lines, and return the text without them; line numbers stay."""
     log = _Log()
     if not any(word in text for word in _WORDS) and _STAMPED.search(text) is None:
         return Taken(log.machine(), text, 0)
     rest: list[str] = []
-    stamped: list[str] = []
     lines = 0
     for raw in text.split("\n"):
         message = _message(raw[:_LONGEST])
@@ -180,17 +168,10 @@ def take(text: str, *, stamps: bool = True) -> Taken:
                 log.begin(earlier=EARLIER.search(raw[:_LONGEST]) is not None)
             rest.append(raw)
             continue
-        if message.stamped is not None and _OF_GPU.search(message.text) is None:
-            if not stamps:
-                rest.append(message.stamped)
-                continue
-            if len(stamped) < _MAX_STAMPED:
-                stamped.append(message.stamped)
         rest.append("")
         lines += 1
         log.add(message)
-    changed = lines or not stamps
-    return Taken(log.machine(), "\n".join(rest) if changed else text, lines, log.read, "\n".join(stamped))
+    return Taken(log.machine(), "\n".join(rest) if lines else text, lines, log.read)
 
 
 def counted(taken: Taken, *, alone: bool = False) -> Machine:
@@ -206,13 +187,12 @@ def counted(taken: Taken, *, alone: bool = False) -> Machine:
     ]
     known = taken.lines - taken.read + len(rest) - len(others)
     counts = LineCounts(source=SOURCE, read=taken.read, known=known, not_understood=len(others))
-    return msgspec.structs.replace(taken.machine, unread=tuple(others[:_MAX_LISTED]), lines=(counts,))
+    return replace(taken.machine, unread=tuple(others[:_MAX_LISTED]), lines=(counts,))
 
 
 class _Message(NamedTuple):
     time: str | None
     text: str
-    stamped: str | None = None  # the line, if only a time in brackets marks it
     up_s: float | None = None  # seconds since boot, if the line also has a date
 
 
@@ -221,9 +201,7 @@ def _message(line: str) -> _Message | None:
     if prefix := _OF_KERNEL.match(line):
         message = line[prefix.end() :]
         up_s = float(prefix["boot"]) if prefix["boot"] and (prefix["iso"] or prefix["syslog"]) else None
-        return _Message(
-            _time(prefix), message.strip().rstrip("*`"), None if "kernel:" in prefix[0] else message, up_s
-        )
+        return _Message(_time(prefix), message.strip().rstrip("*`"), up_s)
     if prefix := _WITHOUT_PREFIX.match(line):
         return _Message(None, line[prefix.end() :].strip())
     if _OF_JOURNAL.match(line):
@@ -300,23 +278,21 @@ class _Log:
             if not is_old or (module and event.kind not in _OF_MODULE):
                 continue
             del self.events[key]
-            known = self.earlier.get(key, msgspec.structs.replace(event, count=0, earlier=True))
-            self.earlier[key] = msgspec.structs.replace(
+            known = self.earlier.get(key, replace(event, count=0, earlier=True))
+            self.earlier[key] = replace(
                 known, count=known.count + event.count, last_time=event.last_time or known.last_time
             )
 
-    def _has_booted(self, message: _Message) -> bool:
-        """Return whether a line is the first of a boot: its time since boot fell, its date did not."""
-        before = self.last
-        if message.up_s is not None:
-            self.last = message.time, message.up_s
-            if before and message.up_s < before[1] - 1 and (_passed(before[0], message.time) or 0.0) > 0:
-                return True
-        return _BOOT.match(message.text) is not None
-
     def add(self, message: _Message) -> None:
         """Read a line; a line of the module is joined with the lines that continue it."""
-        if self._has_booted(message):
+        before = self.last
+        has_fallen = False  # the time since boot; the date has not
+        if message.up_s is not None:
+            self.last = message.time, message.up_s
+            has_fallen = before is not None and message.up_s < before[1] - 1
+        if _BOOT.match(message.text) or (
+            has_fallen and before and (_passed(before[0], message.time) or 0.0) > 0
+        ):
             self._restarted()
         elif _LOAD.match(message.text):
             self._restarted(module=True)
@@ -382,9 +358,7 @@ class _Log:
         events = self.earlier if self.is_earlier else self.events
         known = events.get(key)
         if known is not None:
-            events[key] = msgspec.structs.replace(
-                known, count=known.count + 1, last_time=message.time or known.last_time
-            )
+            events[key] = replace(known, count=known.count + 1, last_time=message.time or known.last_time)
         elif len(self.events) + len(self.earlier) < _MAX_EVENTS:
             events[key] = KernelEvent(
                 kind=kind,

@@ -14,7 +14,7 @@ from typing import Any
 
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import values
-from gputopo.reference.expectations import address_order
+from gputopo.reference import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu
 from gputopo.values.fields import kernel_address

@@ -5,20 +5,20 @@ the GPUs bound to it. The driver's numbering is used: if some GPUs are bound to 
 no number, as in a live reading. If no GPU is bound to NVIDIA's driver, all keep a number.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.reference.expectations import address_order
-from gputopo.topology.kernel import gpus_of_other_drivers
+from gputopo.reference import address_order
+from gputopo.topology import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, NotMeasured, with_new_indices
 from gputopo.values.ends import gpus_in, renumbered
 from gputopo.values.facts import FactPath, item
 from gputopo.values.fields import kernel_address, short_address
-from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
+from gputopo.values.machine import Contradiction, Gpu, Hop, Machine, Nic
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
 def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
     """Return the same measurement with other GPU indices, without values of GPUs that are not in `gpus`."""
     known = gpus.keys()
-    return msgspec.structs.replace(
+    return replace(
         bandwidth,
         samples=tuple(with_new_indices(one, gpus) for one in bandwidth.samples if known >= {*one.gpus}),
         failures=tuple(with_new_indices(one, gpus) for one in bandwidth.failures if known >= {*one.gpus}),
@@ -69,14 +69,12 @@ def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandw
             if known >= gpus_in(one.what)
         ),
         uplink_groups=tuple(
-            msgspec.structs.replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
+            replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
             for group in bandwidth.uplink_groups
             if known >= {*group.gpus}
         ),
     )
 
-
-T = TypeVar("T", Gpu, Nic)
 
 SINGLE_DEVICE = "bandwidthTest"  # sees one device of a machine and calls it 0
 
@@ -106,21 +104,23 @@ def aligned(
     number. The list has the disagreements about which devices exist.
     """
     order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
-    gpus, found = _matched("gpus", "GPU", first.gpus, other.gpus, _gpu_identities, order)
-    if _is_part(other) or other.source in _PARTS:
+    gpus, found = _matched("gpus", first.gpus, other.gpus, order)
+    if other.source in (SINGLE_DEVICE, *_PARTS):
         found = [said for said in found if said.fact != "gpus"]
-    nics, more = _matched("nics", "NIC", first.nics, other.nics, _nic_identities)
+    nics, more = _matched("nics", first.nics, other.nics)
     if first.source != other.source:  # nvidia-smi lists cards capable of RDMA, NCCL used cards, lspci all
         more = []
-    renumbered = msgspec.structs.replace(
+    renumbered = replace(
         other,
-        gpus=tuple(msgspec.structs.replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
-        links=tuple(_link(link, gpus) for link in other.links if link.a in gpus and link.b in gpus),
+        gpus=tuple(replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
+        links=tuple(
+            replace(link, a=min(gpus[link.a], gpus[link.b]), b=max(gpus[link.a], gpus[link.b]))
+            for link in other.links
+            if link.a in gpus and link.b in gpus
+        ),
         bandwidth=other.bandwidth and renumbered_bandwidth(other.bandwidth, gpus),
         nics=tuple(_nic(nic, gpus, nics) for nic in other.nics if nic.index in nics),
-        series=tuple(
-            msgspec.structs.replace(one, gpu=gpus[one.gpu]) for one in other.series if one.gpu in gpus
-        ),
+        series=tuple(replace(one, gpu=gpus[one.gpu]) for one in other.series if one.gpu in gpus),
         missing={new: why for fact, why in other.missing.items() if (new := _fact(fact, gpus, nics))},
         contradictions=tuple(
             Contradiction(fact=new, said=c.said)
@@ -138,22 +138,16 @@ def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
     return {gpu.cuda_index: gpu.index for gpu in reversed(gpus) if gpu.cuda_index is not None}
 
 
-def _gpu_identities(gpu: Gpu) -> dict[str, str]:
-    known = {"uuid": gpu.uuid, "pci_address": gpu.pci_address and short_address(gpu.pci_address)}
-    return {kind: value for kind, value in known.items() if value}
-
-
-def _nic_identities(nic: Nic) -> dict[str, str]:
-    known = {"pci_address": nic.pci_address and short_address(nic.pci_address), "name": nic.name}
+def _identities(device: Gpu | Nic) -> dict[str, str]:
+    known = {"pci_address": device.pci_address and short_address(device.pci_address)}
+    known |= {"uuid": device.uuid} if isinstance(device, Gpu) else {"name": device.name}
     return {kind: value for kind, value in known.items() if value}
 
 
 def _matched(
-    fact: str,
-    word: str,
-    first: Sequence[T],
-    other: Sequence[T],
-    identities: Callable[[T], dict[str, str]],
+    fact: Literal["gpus", "nics"],
+    first: Sequence[Gpu | Nic],
+    other: Sequence[Gpu | Nic],
     order: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[dict[int, int], list[Disagreement]]:
     """Return the first's indices by the other's indices, for devices in both, and the disagreements."""
@@ -161,11 +155,12 @@ def _matched(
         return {device.index: device.index for device in other}, []
     found: list[Disagreement] = []
     if other and len(first) != len(other):
-        found.append(Disagreement(fact, _counted(first, word), _counted(other, word)))
+        said = [f"{len(each)} {fact[:3].upper()}{'s' * (len(each) != 1)}" for each in (first, other)]
+        found.append(Disagreement(fact, *said))
     numbers: dict[int, int] = {}
-    known = [(mine.index, identities(mine)) for mine in first]
+    known = [(mine.index, _identities(mine)) for mine in first]
     for device in other:
-        theirs = identities(device)
+        theirs = _identities(device)
         for index, mine in known:
             shared = theirs.keys() & mine.keys()
             if shared and theirs[kind := min(shared)] == mine[kind]:
@@ -177,7 +172,7 @@ def _matched(
         there = by_index.get(order.get(device.index, device.index))
         if device.index in numbers or there is None or there.index in numbers.values():
             continue
-        shared = identities(device).keys() & identities(there).keys()
+        shared = _identities(device).keys() & _identities(there).keys()
         if not shared:
             numbers[device.index] = there.index
         else:
@@ -187,15 +182,6 @@ def _matched(
     return numbers, found
 
 
-def _counted(devices: Sequence[object], word: str) -> str:
-    return f"{len(devices)} {word}{'' if len(devices) == 1 else 's'}"
-
-
-def _link(link: Link, gpus: dict[int, int]) -> Link:
-    low, high = sorted((gpus[link.a], gpus[link.b]))
-    return msgspec.structs.replace(link, a=low, b=high)
-
-
 def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:
     hops: dict[str, Hop] = {}
     for key, hop in nic.hops.items():
@@ -203,7 +189,7 @@ def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:
         new = (gpus if kind == "gpu" else nics).get(int(index)) if index.isdigit() else None
         if new is not None:
             hops[f"{kind}:{new}"] = hop
-    return msgspec.structs.replace(nic, index=nics[nic.index], hops=hops)
+    return replace(nic, index=nics[nic.index], hops=hops)
 
 
 def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
@@ -214,25 +200,18 @@ def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
 
 def first_with_gpus(machines: Iterable[Machine]) -> Machine | None:
     """Return the first capture that shows the machine's GPUs, or that there are none."""
-    whole = [m for m in machines if not _is_part(m)]
+    whole = (machine for machine in machines if machine.source != SINGLE_DEVICE)
     return next((m for m in whole if m.gpus or m.driver.status in _COUNTED), None)
-
-
-def _is_part(machine: Machine) -> bool:
-    """Return whether a capture shows only some GPUs of a machine, without their numbers."""
-    return machine.source == SINGLE_DEVICE
 
 
 def without_gpus_of_other_drivers(machines: Sequence[Machine]) -> list[Machine]:
     """Return the captures of one machine without GPUs that any capture shows bound to another driver."""
     bound = gpus_of_other_drivers(machines)
-    return [_without(machine, bound) for machine in machines]
-
-
-def _without(machine: Machine, bound: Collection[str]) -> Machine:
-    numbered = [gpu for gpu in machine.gpus if gpu.name is not None or gpu.pci_address not in bound]
-    if not numbered or len(numbered) == len(machine.gpus) or machine.driver.status != "not_read":
-        return machine
-    renumbered = (msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(numbered))
-    fewer, _ = aligned(Machine(source=machine.source, gpus=tuple(renumbered)), machine)
+    fewer: list[Machine] = []
+    for machine in machines:
+        numbered = [gpu for gpu in machine.gpus if gpu.name is not None or gpu.pci_address not in bound]
+        if numbered and len(numbered) < len(machine.gpus) and machine.driver.status == "not_read":
+            gpus = tuple(replace(gpu, index=index) for index, gpu in enumerate(numbered))
+            machine, _ = aligned(Machine(source=machine.source, gpus=gpus), machine)
+        fewer.append(machine)
     return fewer

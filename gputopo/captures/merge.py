@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, without_gpus_of_other_drivers
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.facts import FactPath, at_gpu, item, key_of, key_text, values_at, within
 from gputopo.values.fields import field_at
-from gputopo.values.history import GpuHistory
 from gputopo.values.machine import Contradiction, Gpu, Hop, Machine, Sample
 from gputopo.values.samples import (
     OF_LOAD,
@@ -55,14 +55,12 @@ _TRUST = (
 _NUMBER = re.compile(r" \(\d+\)$")
 _MAX_NAMED = 4  # sources of one kind that are listed by name
 _MAX_SAID = 8  # sources that a contradiction lists
-_PART = "part of the reasons"
 _STATUS = "driver.status"
 _JOINED = ".nvlinks"  # `nvlink -s` has the speed of a link, `nvlink -e` its errors
 _MAX_GAP_S = 60.0  # between commands of one sample. Not measured; chosen because they usually run in sequence
 _MAX_COMPARED = 64  # captures compared in pairs; more are a loop. Not measured; chosen to limit the work
 
 Reports = Sequence[tuple[str, Any]]  # values of a fact by source
-Facts = dict[tuple[int, str], Any]  # facts of one capture by GPU and path
 
 
 def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Machine:
@@ -81,7 +79,7 @@ def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Ma
     lines = tuple(sorted(counts, key=lambda of: (of.source, of.read, of.known, of.not_understood)))
     if len(given) == 1:
         one, _ = next(iter(given.values()))
-        return one if one.lines == lines else msgspec.structs.replace(one, lines=lines)
+        return one if one.lines == lines else replace(one, lines=lines)
     parts = {
         _content(part): (part, name) for machine, name in given.values() for part in _taken_apart(machine)
     }
@@ -93,11 +91,11 @@ def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Ma
         [parts[one][1] for one in in_order],
         kinds,
     ).machine()
-    return msgspec.structs.replace(merged, lines=lines)
+    return replace(merged, lines=lines)
 
 
 def _content(machine: Machine) -> bytes:
-    return schema.encode(msgspec.structs.replace(machine, lines=()))
+    return schema.encode(replace(machine, lines=()))
 
 
 def _taken_apart(machine: Machine) -> list[Machine]:
@@ -105,8 +103,7 @@ def _taken_apart(machine: Machine) -> list[Machine]:
     if len(machine.samples) < 2:
         return [machine]
     first, *others = (
-        msgspec.structs.replace(one, source=_NUMBER.sub("", one.samples[0].source))
-        for one in at_samples(machine)
+        replace(one, source=_NUMBER.sub("", one.samples[0].source)) for one in at_samples(machine)
     )
     return [first, *(Machine(source=o.source, gpus=o.gpus, samples=o.samples) for o in others)]
 
@@ -145,31 +142,6 @@ def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
     return " + ".join(names)
 
 
-def _sample_facts(machine: Machine) -> Facts:
-    """Return the facts of a capture that distinguish its sample from others."""
-    return {
-        (gpu.index, _PART if path == _REASONS and at_gpu(gpu.index, path) in machine.missing else path): value
-        for gpu in machine.gpus
-        for path, value in of_sample(facts_of(gpu)).items()
-    }
-
-
-def _disagree(one: Facts, other: Facts) -> bool:
-    """Return whether two captures have different values of any fact."""
-    if any(not same(key[1], one[key], other[key]) for key in one.keys() & other.keys() if key[1] != _PART):
-        return True
-    return _is_beyond(one, other) or _is_beyond(other, one)
-
-
-def _is_beyond(part: Facts, whole: Facts) -> bool:
-    """Return whether a partial list of throttle reasons has one that is not in the other's full list."""
-    return any(
-        not set(reasons) <= set(whole[index, _REASONS])
-        for (index, path), reasons in part.items()
-        if path == _PART and (index, _REASONS) in whole
-    )
-
-
 class _Merge:
     """One merge: the captures, renumbered like the first one, and the contradictions found."""
 
@@ -184,7 +156,7 @@ class _Merge:
         leader = max(alike, key=lambda one: len(one.gpus), default=leader)
         cuda = cuda_order(leader, machines) if leader is not None else {}
         nics = next((one.nics for one in machines if one.nics), ())
-        numbered = leader and (leader if leader.nics else msgspec.structs.replace(leader, nics=nics))
+        numbered = leader and (leader if leader.nics else replace(leader, nics=nics))
         for name, machine in zip(self.names, machines, strict=True):
             if leader is None or numbered is None or machine is leader or not (machine.gpus or machine.nics):
                 self.machines.append(machine)
@@ -197,9 +169,10 @@ class _Merge:
             for said in disagreements:
                 first = self.names[machines.index(leader)]
                 self.found.setdefault(said.fact, {first: said.first})[name] = said.other
+        self.captures = [*zip(self.names, self.machines, strict=True)]
         self.reserved = {
             name: frozenset(fact for fact in machine.missing if _is_filled(machine, fact))
-            for name, machine in zip(self.names, self.machines, strict=True)
+            for name, machine in self.captures
         }
         self.sample: Collection[str] = self.names  # captures of the sample whose facts are used
 
@@ -219,36 +192,50 @@ class _Merge:
             ]
         else:
             samples = [Sample(source=one.source, time=one.time) for one in samples if one.time is not None]
-        return msgspec.structs.replace(merged, samples=tuple(samples))
+        return replace(merged, samples=tuple(samples))
 
     def _merged(self) -> Machine:
         sections = ("host", "driver", "gpus", "links", "nics", "pci")
         facts = {
-            section: self._fact(section, [(name, getattr(one, section)) for name, one in self._captures()])
+            section: self._fact(section, [(name, getattr(one, section)) for name, one in self.captures])
             for section in sections
         }
+        histories = sorted((one for m in self.machines for one in m.series), key=lambda one: -one.samples)
+        longest = {history.gpu: history for history in reversed(histories)}
         merged = Machine(
             source=self.source,
             **facts,
-            bandwidth=_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
+            bandwidth=joined_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
             gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
             kernel_events=tuple(dict.fromkeys(event for m in self.machines for event in m.kernel_events)),
             nccl=next((m.nccl for m in self.machines if m.nccl is not None), None),
-            series=_longest(history for m in self.machines for history in m.series),
+            series=tuple(longest[gpu] for gpu in sorted(longest)),
         )
         earlier = {c.fact: c for m in self.machines for c in m.contradictions}
         new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.found.items()}
-        return msgspec.structs.replace(
-            merged, missing=self._missing(merged), contradictions=tuple((earlier | new).values())
-        )
+        missing: dict[str, str] = {}
+        for _, machine in sorted(self.captures, key=lambda capture: capture[0] not in self.sample):
+            for fact, reason in machine.missing.items():
+                if fact not in missing and (not _is_filled(merged, fact) or self._only_with_reserve(fact)):
+                    missing[fact] = reason
+        return replace(merged, missing=missing, contradictions=tuple((earlier | new).values()))
 
     def _groups(self) -> list[list[int]]:
         """Return the captures of each sample, by place; they all disagree with the same other captures.
 
         A capture without facts about the load that disagrees with none (states of NVLinks) is in each sample.
         """
-        facts = [_sample_facts(machine) for machine in self.machines]
+        # A list of some of the throttle reasons can be compared with no other.
+        facts = [
+            {
+                (gpu.index, path): value
+                for gpu in machine.gpus
+                for path, value in of_sample(facts_of(gpu)).items()
+                if path != _REASONS or at_gpu(gpu.index, path) not in machine.missing
+            }
+            for machine in self.machines
+        ]
         times = [seconds(_time(machine)) for machine in self.machines]
         places = [place for place, known in enumerate(facts) if known]
         if len(places) > _MAX_COMPARED:
@@ -259,7 +246,10 @@ class _Merge:
                 place
                 for place in places
                 if abs((times[one] or times[place] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
-                or _disagree(facts[one], facts[place])
+                or any(
+                    not same(key[1], facts[one][key], facts[place][key])
+                    for key in facts[one].keys() & facts[place].keys()
+                )
             )
 
         groups: dict[frozenset[int], list[int]] = {}
@@ -290,7 +280,7 @@ class _Merge:
         if passes and path.startswith("gpus["):
             of_sample = [one for one in reports if one[0] in self.sample]
             if not of_sample:
-                return type(reports[0][1])() if isinstance(reports[0][1], msgspec.Struct) else field.default
+                return type(reports[0][1])() if isinstance(reports[0][1], Struct) else field.default
             reports = of_sample
         known = [(name, value) for name, value in reports if field.is_known(value)]
         if path == _STATUS:  # an error wins, also over an output of nvidia-smi without one
@@ -298,16 +288,28 @@ class _Merge:
         if not known:
             return reports[0][1]
         first = known[0][1]
-        if any(_is_list(value) for _, value in known) and (not passes or path.endswith(_JOINED)):
-            return self._each(path, known)
+        is_list = any(
+            isinstance(value, tuple) and isinstance(next(iter(value), 0), Struct) for _, value in known
+        )
+        if is_list and (not passes or path.endswith(_JOINED)):
+            # Each device is listed once, with its facts from all lists that have it.
+            lists = [(name, {key_of(value): value for value in values}) for name, values in known]
+            return tuple(
+                self._fact(
+                    item(path, key_text(k)), [(name, values[k]) for name, values in lists if k in values]
+                )
+                for k in sorted({k for _, values in lists for k in values})
+            )
         if path.endswith(f".{_ONE_READING}"):
             reported = [one for one in known if one[1] != type(one[1])()] or known
             whole = [one for one in reported if within(path, "reasons") not in self.reserved[one[0]]]
             return (whole or reported)[0][1]
-        if isinstance(first, msgspec.Struct):
-            fields = first.__struct_fields__
+        if isinstance(first, Struct):
             return type(first)(
-                **{f: self._fact(within(path, f), [(n, getattr(v, f)) for n, v in known]) for f in fields}
+                **{
+                    f: self._fact(within(path, f), [(n, getattr(v, f)) for n, v in known])
+                    for f in first.__struct_fields__
+                }
             )
         if isinstance(first, dict):
             keys = dict.fromkeys(key for _, value in known for key in value)
@@ -322,34 +324,15 @@ class _Merge:
             }
         return first
 
-    def _each(self, path: str, reports: Reports) -> tuple[Any, ...]:
-        """Merge lists of devices: each device is listed once, with its facts from all lists that have it."""
-        lists = [(name, {key_of(value): value for value in values}) for name, values in reports]
-        return tuple(
-            self._fact(item(path, key_text(k)), [(name, values[k]) for name, values in lists if k in values])
-            for k in sorted({k for _, values in lists for k in values})
-        )
-
-    def _missing(self, merged: Machine) -> dict[str, str]:
-        reasons: dict[str, str] = {}
-        for _, machine in sorted(self._captures(), key=lambda one: one[0] not in self.sample):
-            for fact, reason in machine.missing.items():
-                if fact not in reasons and (not _is_filled(merged, fact) or self._only_with_reserve(fact)):
-                    reasons[fact] = reason
-        return reasons
-
     def _only_with_reserve(self, fact: str) -> bool:
         """Return whether every source of a fact (in the sample, if it changes) has a reservation about it."""
         passes = FactPath.parse(fact).fact in PASSING
         sources = [
             name
-            for name, machine in self._captures()
+            for name, machine in self.captures
             if _is_filled(machine, fact) and (name in self.sample or not passes)
         ]
         return bool(sources) and all(fact in self.reserved[name] for name in sources)
-
-    def _captures(self) -> Iterable[tuple[str, Machine]]:
-        return zip(self.names, self.machines, strict=True)
 
     def _is_vague(self, name: str, value: Any, path: str) -> bool:
         if path in self.reserved[name]:
@@ -377,7 +360,7 @@ def _with_lost(machine: Machine, gone: Sequence[int], listed: str | None, time: 
     lost = [Gpu(index=index, lost=True) for index in gone]
     reasons = {at_gpu(index): f"listed at {listed}, not listed at {time}" for index in gone}
     gpus = sorted((*machine.gpus, *lost), key=lambda gpu: gpu.index)
-    return msgspec.structs.replace(machine, gpus=tuple(gpus), missing=machine.missing | reasons)
+    return replace(machine, gpus=tuple(gpus), missing=machine.missing | reasons)
 
 
 def _in_short(said: Mapping[str, str]) -> dict[str, str]:
@@ -388,42 +371,26 @@ def _in_short(said: Mapping[str, str]) -> dict[str, str]:
     return {name: words for name, words in said.items() if firsts[words] == name}
 
 
-def _longest(histories: Iterable[GpuHistory]) -> tuple[GpuHistory, ...]:
-    """Return the history with the most samples for each GPU."""
-    found: dict[int, GpuHistory] = {}
-    for one in histories:
-        if one.gpu not in found or one.samples > found[one.gpu].samples:
-            found[one.gpu] = one
-    return tuple(found[gpu] for gpu in sorted(found))
+def joined_bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
+    """Join measurements: all their lists, and every other fact from the first one that has it.
 
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and isinstance(value[0], msgspec.Struct)
-
-
-def _bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
-    """Join measurements: all their lists, and every other fact from the first one that has it."""
+    A value that an earlier list has is skipped; repeated samples within one list are kept.
+    """
     if len(measured) < 2:
         return measured[0] if measured else None
-    lists = ("samples", "failures", "not_measured", "uplink_groups", "notes")
-    joined: dict[str, Any] = {name: _joined([getattr(one, name) for one in measured]) for name in lists}
-    single = ("level", "measured_at", "duration_s", "driver_version", "cuda_version")
-    for name in single:
+    joined: dict[str, Any] = {}
+    for name in ("samples", "failures", "not_measured", "uplink_groups", "notes"):
+        values: tuple[Any, ...] = ()
+        for bandwidth in measured:
+            values += tuple(value for value in getattr(bandwidth, name) if value not in values)
+        joined[name] = values if name == "samples" else tuple(dict.fromkeys(values))
+    for name in ("level", "measured_at", "duration_s", "driver_version", "cuda_version"):
         joined[name] = next((v for one in measured if (v := getattr(one, name)) is not None), None)
     return Bandwidth(
         source=" + ".join(dict.fromkeys(one.source for one in measured)),
         complete=all(one.complete for one in measured),
         **joined,
     )
-
-
-def _joined(lists: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join lists, without values that an earlier list has; repeated values within one list are kept."""
-    joined: list[Any] = []
-    for values in lists:
-        known = list(joined)
-        joined += [value for value in values if value not in known]
-    return tuple(joined)
 
 
 def _is_filled(machine: Machine, fact: str) -> bool:
@@ -435,6 +402,6 @@ def _is_filled(machine: Machine, fact: str) -> bool:
 def _is_known(path: str, value: Any) -> bool:
     if isinstance(value, Gpu):
         return not value.lost
-    if isinstance(value, msgspec.Struct) and not any(f.required for f in msgspec.structs.fields(value)):
+    if isinstance(value, Struct) and not any(f.required for f in fields(value)):
         return bool(value != type(value)())
     return field_at(Machine, path).is_known(value) and (value != () or path.endswith(_REASONS))

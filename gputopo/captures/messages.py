@@ -108,6 +108,11 @@ class Message(NamedTuple):
     found: re.Match[str]
 
 
+def read_messages(text: str) -> list[Machine]:
+    """Return the known messages in a program's output as a machine; empty if there is none."""
+    return add((), text)
+
+
 def add(machines: Sequence[Machine], text: str) -> list[Machine]:
     """Return the machines of a text, and another one with its known messages if there are any.
 
@@ -151,7 +156,13 @@ def _messages(text: str) -> list[Message]:
 def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]) -> Machine:
     """Return the machine of the messages. `machines`: the other captures in the text, which list GPUs."""
     said = {message.status: message.found[0].strip()[:_MAX_DETAIL] for message in reversed(messages)}
-    lost = {one.address or one.number: one for one in map(_lost, messages) if one is not None}
+    lost: dict[str | int | None, Unanswered] = {}
+    for message in messages:
+        if message.status == "lost":
+            line = message.found.string[message.found.start() :].partition("\n")[0]
+            number = int(gpu[1]) if (gpu := _GPU.search(line)) else None
+            silent = parse_unanswered(line) or Unanswered(number, None, "GPU is lost")
+            lost[silent.address or silent.number] = silent
     gpus = [gpu for machine in machines for gpu in machine.gpus]
     listed = {gpu.index for gpu in gpus} | {gpu.pci_address for gpu in gpus}
     if any(gpu.lost for gpu in gpus):  # another reader reports lost GPUs
@@ -178,15 +189,6 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
         ),
     )
     return with_lost(machine, [one for key, one in lost.items() if key not in strangers])
-
-
-def _lost(message: Message) -> Unanswered | None:
-    """Return the GPU that a message reports as lost."""
-    if message.status != "lost":
-        return None
-    line = message.found.string[message.found.start() :].partition("\n")[0]
-    gpu = _GPU.search(line)
-    return parse_unanswered(line) or Unanswered(int(gpu[1]) if gpu else None, None, "GPU is lost")
 
 
 def _in_words(message: Message) -> str:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -141,7 +142,14 @@ def parse(text: str, *, origin: str) -> Machine:
     return reading.machine(gpus)
 
 
-Ends = tuple[str, int, str, int, str]  # host that wrote the message; rank and GPU of sender and receiver
+class Ends(NamedTuple):
+    """Ranks and GPUs of a sender and a receiver, and the host that wrote the message."""
+
+    host: str
+    a: int
+    a_gpu: str
+    b: int
+    b_gpu: str
 
 
 @dataclass
@@ -200,9 +208,10 @@ class NcclLog:
         where = _address(bus) or found[5]
         tree = self.trees_of.setdefault(host, nccl_xml.TopologyReading(SOURCE, SOURCE))
         if found[2] == "NVL":
-            tree.nvlinks.setdefault(parent or "", {})["switch" if kind == "NVS" else where] = _nvlink_count(
-                rate
-            )
+            counts = ((round(rate / each), each, most) for each, most in _NVLINKS)
+            fits = (count for count, each, most in counts if count <= most and abs(rate - count * each) < 0.1)
+            links = tree.nvlinks.setdefault(parent or "", {})
+            links["switch" if kind == "NVS" else where] = next(fits, 0)
             return True
         lowest = min([rate, *(above for _, _, above in self.above[-1:])])
         self.above.append((len(found[1]), where, lowest))
@@ -223,7 +232,7 @@ class NcclLog:
         if found := _EDGE.search(text):
             a, a_gpu, b, b_gpu, via = found.groups()
             via = _CARD_NUMBER.sub("", via).strip().replace("direct shared memory", "SHM/direct")
-            self.edges[(host, int(a), a_gpu or "", int(b), b_gpu or ""), via] = None
+            self.edges[Ends(host, int(a), a_gpu or "", int(b), b_gpu or ""), via] = None
             kind, *more = via.split("/")
             shown = [kind] if kind != "NET" else [kind, "/".join((kind, *more[:1])), *{"GDRDMA"} & {*more}]
             return dict.fromkeys(shown)
@@ -265,44 +274,40 @@ class NcclLog:
     @property
     def host(self) -> str:
         """The host of the lowest rank."""
-        ranks = [(rank, host) for host, rank in self.ranks] or [(ends[1], ends[0]) for ends, _ in self.edges]
+        ranks = [(rank, host) for host, rank in self.ranks] or [(ends.a, ends.host) for ends, _ in self.edges]
         return min(ranks or [(0, host) for host in self.trees_of], default=(0, ""))[1]
 
     @property
     def by_bus(self) -> bool:
         """Whether the ends of paths are bus ids, as in versions up to 2.17."""
-        names = [name for ends, _ in self.edges for name in (ends[2], ends[4])]
+        names = [name for ends, _ in self.edges for name in (ends.a_gpu, ends.b_gpu)]
         return any(len(name) > 2 or not name.isdecimal() for name in names if name)
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Return the GPUs of the host, with NVML's numbers if the log shows them, else by address."""
-        mine = self.host
+        mine, by_bus = self.host, self.by_bus
+        local = [ends for ends, via in self.edges if ends.host == mine and not via.startswith("NET")]
+        names = [name for ends in local for name in (ends.a_gpu, ends.b_gpu) if name]
+        named = dict.fromkeys(int(name, 16 if by_bus else 10) for name in names)
+        nvml_of: dict[int, int | None] = dict.fromkeys(bus for host, bus in self.rates if host == mine)
+        nvml_of |= dict.fromkeys(named) if by_bus else {}
         ranks = [names for (host, _), names in self.ranks.items() if host == mine]
-        listed = {int(bus, 16): (int(nvml) if nvml else None, int(bus, 16)) for nvml, bus in ranks}
-        found: list[tuple[int | None, int | None]] = [*listed.values()]
-        by_bus = self.by_bus
-        local = [ends for ends, via in self.edges if ends[0] == mine and not via.startswith("NET")]
-        for name in (name for ends in local for name in (ends[2], ends[4]) if name):
-            number = int(name, 16 if by_bus else 10)
-            if number not in [one[by_bus] for one in found]:
-                found.append((None, number) if by_bus else (number, None))
-        buses = [bus for _, bus in found]
-        found += [(None, bus) for host, bus in self.rates if host == mine and bus not in buses]
+        nvml_of |= {int(bus, 16): int(nvml) if nvml else None for nvml, bus in ranks}
+        found: list[tuple[int | None, int | None]] = [(nvml, bus) for bus, nvml in nvml_of.items()]
+        if not by_bus:
+            found += [(number, None) for number in named if number not in nvml_of.values()]
         known = [nvml for nvml, _ in found]
-        if None in known or len(set(known)) < len(known):
-            found.sort(key=lambda one: one[1] or 0)
-            numbers = [*range(len(found))]
-        else:
-            numbers = [nvml or 0 for nvml in known]
-        for number, (nvml, bus) in zip(numbers, found, strict=True):
+        is_numbered = None not in known and len(set(known)) == len(known)
+        if not is_numbered:
+            found.sort(key=lambda names: names[1] or 0)
+        gpus: list[Gpu] = []
+        for place, (nvml, bus) in enumerate(found):
+            number = nvml if is_numbered and nvml is not None else place
+            gpus.append(Gpu(index=number, pci_address=None if bus is None else _address(bus)))
             if bus is not None:
                 self.index[True, bus] = number
             if nvml is not None and known.count(nvml) == 1:
                 self.index[False, nvml] = number
-        gpus = (
-            Gpu(index=number, pci_address=None if bus is None else _address(bus))
-            for number, (_, bus) in zip(numbers, found, strict=True)
-        )
         return tuple(sorted(gpus, key=lambda gpu: gpu.index))
 
     def machine(self, gpus: Sequence[Gpu]) -> Machine:
@@ -367,7 +372,7 @@ class NcclLog:
     @property
     def hosts(self) -> int:
         """Number of hosts in the job."""
-        return max(self.nodes, len({host for host, _ in self.ranks} | {ends[0] for ends, _ in self.edges}))
+        return max(self.nodes, len({host for host, _ in self.ranks} | {ends.host for ends, _ in self.edges}))
 
     def transports(self) -> tuple[dict[tuple[int, int], set[str]], set[str]]:
         """Return the transports between GPUs of the host, and between hosts. Both may be a network."""
@@ -375,12 +380,12 @@ class NcclLog:
         between: set[str] = set()
         by_bus, here = self.by_bus, self.host
         mine = {rank for host, rank in self.ranks if host == here}
-        for (host, a, _, b, _), via in self.edges:
-            mine |= {a, b} if host == here and not via.startswith("NET") else set()
-        for (host, a, a_gpu, b, b_gpu), via in self.edges:
-            if via.startswith("NET") and not {a, b} <= mine:
+        for ends, via in self.edges:
+            mine |= {ends.a, ends.b} if ends.host == here and not via.startswith("NET") else set()
+        for ends, via in self.edges:
+            if via.startswith("NET") and not {ends.a, ends.b} <= mine:
                 between.add(via)
-            elif host == here and (pair := self.pair(a_gpu, b_gpu, by_bus=by_bus)) is not None:
+            elif ends.host == here and (pair := self.pair(ends.a_gpu, ends.b_gpu, by_bus=by_bus)) is not None:
                 found.setdefault(pair, set()).add(via)
         return found, between
 
@@ -393,26 +398,16 @@ class NcclLog:
     def nics(self) -> tuple[Nic, ...]:
         """Return the network cards that NCCL uses on the host."""
         mine = self.host
-        cards = [(name, *of) for (host, name), of in self.cards.items() if host == mine]
-        return tuple(
-            Nic(index=index, name=name, ports=_ports(name, port, kind))
-            for index, (name, port, kind) in enumerate(cards)
-        )
-
-
-def _nvlink_count(rate: float) -> int:
-    """Return how many NVLinks together have this rate; 0 if no GPU has that many."""
-    counts = ((round(rate / each), each, most) for each, most in _NVLINKS)
-    return next(
-        (count for count, each, most in counts if count <= most and abs(rate - count * each) < 0.1), 0
-    )
-
-
-def _ports(name: str, port: str, kind: str) -> tuple[NicPort, ...]:
-    """Return the port of a card that NCCL uses; without a port number the name is a network interface."""
-    if not port:
-        return (NicPort(index=0, interface=name),)
-    return (NicPort(index=0, rdma_device=name, rdma_port=int(port), link_layer=_FABRICS[kind]),)
+        nics: list[Nic] = []
+        for (host, name), (number, kind) in self.cards.items():
+            if host == mine:  # without a port number the name is a network interface
+                port = NicPort(index=0, interface=name)
+                if number:
+                    port = NicPort(
+                        index=0, rdma_device=name, rdma_port=int(number), link_layer=_FABRICS[kind]
+                    )
+                nics.append(Nic(index=len(nics), name=name, ports=(port,)))
+        return tuple(nics)
 
 
 def _address(bus: int) -> str | None:

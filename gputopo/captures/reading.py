@@ -1,5 +1,6 @@
 """Reads the files after `--from`, or a text, into a Machine. The content decides the format."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -50,7 +51,11 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     merged = merge.merge(machines, names)
     if unknown is not None:
         merged = replace(merged, contradictions=(*merged.contradictions, unknown))
-    return _checked(merged)
+    if merged.bandwidth is None:
+        return merged
+    from gputopo.copies import checked  # few captures have a bandwidth; it needs the GPUs of all
+
+    return replace(merged, bandwidth=checked(merged.bandwidth, merged))
 
 
 def _names(sources: Sequence[str]) -> list[str]:
@@ -111,18 +116,11 @@ def _identities(machine: Machine) -> dict[str, set[str | None]]:
     }
 
 
-def _checked(machine: Machine) -> Machine:
-    """Return the machine with its bandwidth checked; this needs the GPUs of all captures."""
-    if machine.bandwidth is None:
-        return machine
-    from gputopo.copies.physics import checked  # few captures have a bandwidth
-
-    return replace(machine, bandwidth=checked(machine.bandwidth, machine))
-
-
 def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
-        return _read_bytes(_standard_input(), _STDIN)
+        if sys.stdin is None or sys.stdin.closed:
+            raise InputError("standard input is closed", "pipe a capture into it, or give a file")
+        return _read_bytes(sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1), _STDIN)
     if not source:
         raise InputError(
             "the name of the file is empty", "give a file, - for standard input, or a bundled machine"
@@ -132,12 +130,6 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
         return read_tree(root)
     return _read_bytes(_content(Path(source)), source)
-
-
-def _standard_input() -> bytes:
-    if sys.stdin is None or sys.stdin.closed:
-        raise InputError("standard input is closed", "pipe a capture into it, or give a file")
-    return sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1)
 
 
 def _content(path: Path) -> bytes:
@@ -171,23 +163,16 @@ def read_bytes(data: bytes, *, origin: str) -> Machine:
 
 
 def _read_bytes(data: bytes, origin: str) -> Machine:
-    if len(data) <= limits.MAX_FILE_BYTES:
-        data = intake.unpacked(data, origin=origin, max_bytes=limits.MAX_TEXT_BYTES)
-    machine = _read_text(_decoded(data, origin), origin)
-    limits.require_gpus(machine.gpus, origin)
-    return machine
-
-
-def _decoded(data: bytes, origin: str) -> str:
-    """Return the text. Raises InputError if the data is not text, or too long."""
     if len(data) > limits.MAX_FILE_BYTES:
         size = limits.MAX_FILE_BYTES >> 20
         raise InputError(f"{origin} is larger than {size} MiB", "give only the capture")
-    text = intake.decoded(data)
+    text = intake.decoded(intake.unpacked(data, origin=origin, max_bytes=limits.MAX_TEXT_BYTES))
     if text is None:
         raise InputError(f"{origin} is a binary file, not text", detect.USE)
     limits.require_text_size(text, origin)
-    return text
+    machine = _read_text(text, origin)
+    limits.require_gpus(machine.gpus, origin)
+    return machine
 
 
 def read_text(text: str, *, origin: str) -> Machine:
@@ -236,14 +221,11 @@ def _captures(text: str, origin: str) -> list[Machine]:
 def _by_format(text: str, origin: str) -> list[Machine]:
     """Read all formats in a cleaned text; the list is empty if there is none."""
     from gputopo.captures import kernel_log
-    from gputopo.captures.smi import csv_table, dmon
+    from gputopo.captures.smi import csv_table
 
-    for log in (csv_table, dmon):
-        if log.is_whole(text):  # it may have many lines: other formats are not tried
-            return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
+    if csv_table.is_whole(text):  # it may have many lines: other formats are not tried
+        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
     taken = kernel_log.take(text)
-    if taken.stamped.strip() and detect.is_readable(taken.stamped):
-        taken = kernel_log.take(text, stamps=False)
     if taken.is_whole:
         return [kernel_log.counted(taken)]
     if taken.is_log and not detect.is_readable(taken.rest):
@@ -263,22 +245,17 @@ def _machines(text: str, origin: str) -> list[Machine]:
         if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth tool
             return machines
         raise
-    others = [*_sections(rest, origin, but=programs.FORMAT), *_parse_nccl_log(text, origin)]
+    from gputopo.captures import nccl_log
+
+    others = _sections(rest, origin, but=programs.FORMAT)
+    if nccl_log.detect(text):  # the measuring program counts the log's lines
+        with contextlib.suppress(InputError):  # from AMD's RCCL, or only a few lines
+            others.append(nccl_log.parse(text, origin=origin))
     if not others:
         return [ledger.completed(programs.with_unread(machine, rest), text, programs.FORMAT)]
     understood = len(ledger.filled(text)) - len(ledger.filled(rest))
     counts = LineCounts(source=machine.source, read=understood, known=0, not_understood=0)
     return [*others, replace(machine, lines=(counts,))]
-
-
-def _parse_nccl_log(text: str, origin: str) -> list[Machine]:
-    """Read NCCL's log in the output of a measuring program, which counts the log's lines."""
-    from gputopo.captures import nccl_log
-
-    try:
-        return [nccl_log.parse(text, origin=origin)] if nccl_log.detect(text) else []
-    except InputError:
-        return []  # from AMD's RCCL, or only a few lines
 
 
 def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import limits
 from gputopo.captures.ledger import Format
@@ -49,29 +50,23 @@ def parse(text: str, *, origin: str) -> Machine:
 
     Raises InputError if the JSON is cut, of another kind, of a newer version, or inconsistent.
     """
-    found = schema.schema_of(text)
-    if found is not None and found.partition("/")[0] == "gputopo.inspect":
+    found = schema.schema_of(text) or "gputopo.machine"
+    kind = found.partition("/")[0]
+    if kind == "gputopo.inspect":
         machine = schema.decode(text, _Inspection, origin=origin).machine
-    elif found is not None and found.partition("/")[0] == "gputopo.bandwidth":
-        machine = _measured(text, origin)
-    elif found is not None and found.partition("/")[0] != "gputopo.machine":
-        raise InputError(f"{origin} holds {found}, which is not a machine", _HINT)
-    else:
+    elif kind == "gputopo.bandwidth":
+        bandwidth = schema.decode(text, Bandwidth, origin=origin)
+        gpus = tuple(Gpu(index=index) for index in sorted(bandwidth.gpus))
+        measured = schema.decode(text, _Measured, origin=origin).machine
+        machine = replace(measured or Machine(source=bandwidth.source, gpus=gpus), bandwidth=bandwidth)
+    elif kind == "gputopo.machine":
         machine = schema.decode(text, Machine, origin=origin)
+    else:
+        raise InputError(f"{origin} holds {found}, which is not a machine", _HINT)
     if strange := _STRANGE.search(text.partition('"findings"')[0]):
         raise InputError(f"{origin} has a number that cannot be: {strange[0][:80]}", _HINT)
     _check(machine, origin)
     return machine
-
-
-def _measured(text: str, origin: str) -> Machine:
-    """Add a measurement to its machine; without a machine, to a machine with the measured GPUs."""
-    bandwidth = schema.decode(text, Bandwidth, origin=origin)
-    machine = schema.decode(text, _Measured, origin=origin).machine
-    if machine is None:
-        gpus = tuple(Gpu(index=index) for index in sorted(bandwidth.gpus))
-        machine = Machine(source=bandwidth.source, gpus=gpus)
-    return msgspec.structs.replace(machine, bandwidth=bandwidth)
 
 
 def _check(machine: Machine, origin: str) -> None:

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from gputopo.captures.bandwidth.texts import access_links
 from gputopo.captures.ledger import Claims, Format, Lines, read_lines
-from gputopo.reference.expectations import address_order
+from gputopo.reference import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.facts import at_gpu
 from gputopo.values.fields import kernel_address
@@ -82,19 +82,15 @@ class _Reading:
         elif self.in_matrix and self.columns is None and (head := _COLUMNS.search(line)):
             self.columns = [int(word) for word in head[1].split()]
         elif self.columns is not None and (row := _ROW.search(line)):
-            self._add_row(self.columns, row, number)
+            cells = row[2].split()
+            if len(cells) != len(self.columns):
+                return False
+            for column, cell in zip(self.columns, cells, strict=True):
+                if column != int(row[1]):
+                    self.peers.setdefault((int(row[1]), column), set()).add(cell)
         else:
             return self.block is not None and _add_facts(self.block, line)
         return True
-
-    def _add_row(self, columns: list[int], row: re.Match[str], line: int) -> None:
-        cells = row[2].split()
-        if len(cells) != len(columns):
-            self.unread.append(Unread(source=SOURCE, line=line, text=row[0].strip()))
-            return
-        for column, cell in zip(columns, cells, strict=True):
-            if column != int(row[1]):
-                self.peers.setdefault((int(row[1]), column), set()).add(cell)
 
 
 def detect(text: str) -> bool:

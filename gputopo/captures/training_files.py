@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import (
     intake,
@@ -54,7 +54,7 @@ ReadRun = Callable[[Path], Measurement | None]
 ReadJson = Callable[[bytes, str], Sequence[Measurement] | None]
 
 
-def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> FoundMeasurements:
+def read_measurements(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> FoundMeasurements:
     """Return all measurements of files and folders, in the order given; names in a folder are sorted.
 
     `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError if a
@@ -89,7 +89,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
                 continue
             found += some
     return FoundMeasurements(
-        tuple(msgspec.structs.replace(one, source=encodable(one.source)) for one in found),
+        tuple(replace(one, source=encodable(one.source)) for one in found),
         tuple(unread),
         passed,
     )
@@ -146,13 +146,14 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)
+    found: Sequence[Measurement]
     with limits.limited_time(origin):
         if training_tensorpack.detect(text):
-            found = training_tensorpack.parse(text, origin=origin)
+            found = (training_tensorpack.parse(text, origin=origin),)
         elif training_keras.is_horovod(text):
-            found = training_keras.parse_horovod(text, origin=origin)
+            found = (training_keras.parse_horovod(text, origin=origin),)
         elif training_keras.is_keras(text):
-            found = training_keras.parse_keras(text, origin=origin)
+            found = (training_keras.parse_keras(text, origin=origin),)
         elif training_tf_cnn.detect(text) or facts:
             found = training_tf_cnn.parse(text, origin=origin)
         else:
@@ -160,9 +161,7 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     if len(found) == 1:
         return (_with_facts(found[0], facts, digest),)
     return tuple(
-        msgspec.structs.replace(
-            one, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None
-        )
+        replace(one, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None)
         for number, one in enumerate(found, 1)
     )
 
@@ -184,9 +183,7 @@ def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) 
         if facts[name] != value
     ]
     stated = {name: value for name in ("gpu", "all_reduce", "xla") if (value := getattr(one, name))}
-    return msgspec.structs.replace(
-        one, **{**facts, **known, **stated}, conditions=tuple(against), digest=digest
-    )
+    return replace(one, **{**facts, **known, **stated}, conditions=tuple(against), digest=digest)
 
 
 def _content(path: Path) -> bytes | None:

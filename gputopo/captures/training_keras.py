@@ -52,7 +52,7 @@ def is_keras(text: str) -> bool:
     return any(map(_EPOCH.match, lines)) and any(_BAR.match(line) or _TRACKED.match(line) for line in lines)
 
 
-def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
+def parse_keras(text: str, *, origin: str) -> Measurement:
     """Return the run of a log; without images/sec, and with the reason, if the log does not state enough."""
     lines = _lines(text)
     epochs = list(_epochs(lines))
@@ -74,21 +74,23 @@ def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
         # A rounded value is anywhere within half a unit: its standard deviation is half a unit over the root
         # of 3.
         error = math.hypot(spread, speed * median(one.digits for one in counted) / math.sqrt(3))
-    return (
-        Measurement(
-            source=origin,
-            status=COMPLETE if speed else FAILED,
-            reason=None if speed else _reason(lines, counted),
-            images_per_sec=speed,
-            median=speed,
-            uncertainty=error,
-            steps=None if is_of_samples else sum(one.steps for one in counted) or None,
-            n_gpus=devices or 1,
-            batch_per_gpu=batch // (devices or 1) if batch else None,
-            model=_first(_MODEL, lines) or "unknown",
-            framework="keras",
-            version=found[1] if (found := VERSION.search(text)) else None,
-        ),
+    reason = "the log ends before the first epoch does"
+    if counted:
+        step_ms = 1000 * median(epoch.seconds_per_step for epoch in counted)
+        reason = f"{step_ms:.3g} ms a step, but the log has no batch size"
+    return Measurement(
+        source=origin,
+        status=COMPLETE if speed else FAILED,
+        reason=None if speed else failure_in(lines) or reason,
+        images_per_sec=speed,
+        median=speed,
+        uncertainty=error,
+        steps=None if is_of_samples else sum(one.steps for one in counted) or None,
+        n_gpus=devices or 1,
+        batch_per_gpu=batch // (devices or 1) if batch else None,
+        model=_first(_MODEL, lines) or "unknown",
+        framework="keras",
+        version=found[1] if (found := VERSION.search(text)) else None,
     )
 
 
@@ -116,21 +118,12 @@ def _epochs(lines: Sequence[str]) -> Iterator[_Epoch]:
             is_open = False
 
 
-def _reason(lines: Sequence[str], epochs: Sequence[_Epoch]) -> str:
-    if known := failure_in(lines):
-        return known
-    if not epochs:
-        return "the log ends before the first epoch does"
-    step_ms = 1000 * median(one.seconds_per_step for one in epochs)
-    return f"{step_ms:.3g} ms a step, but the log has no batch size"
-
-
 def is_horovod(text: str) -> bool:
     """Return whether the text is the output of one of Horovod's synthetic benchmarks."""
     return _ITERATION in text and _COUNT.search(text) is not None
 
 
-def parse_horovod(text: str, *, origin: str) -> tuple[Measurement, ...]:
+def parse_horovod(text: str, *, origin: str) -> Measurement:
     """Return the run of a log; it failed, with the reason, if the log has no total."""
     lines = text.splitlines()
     stated = {found[1]: found[2] for line in lines if (found := _OF_HOROVOD.match(line))}
@@ -139,18 +132,16 @@ def parse_horovod(text: str, *, origin: str) -> tuple[Measurement, ...]:
     deviation = float(total[4]) / 1.96 if total else 0.0
     iterations = sum("Iter #" in one for one in lines)
     batch = stated.get("Batch size", "")
-    return (
-        Measurement(
-            source=origin,
-            status=COMPLETE if speed else FAILED,
-            reason=None if speed else failure_in(lines) or "the log ends before its total",
-            images_per_sec=speed or None,
-            uncertainty=deviation / math.sqrt(iterations) if speed and iterations else None,
-            n_gpus=max(1, int(total[1] if total else count[2] if count else 1)),
-            backend=count[1].lower() if count else None,
-            model=stated.get("Model", "unknown").lower(),
-            data="synthetic",
-            batch_per_gpu=int(batch) if batch.isdecimal() else None,
-            framework="horovod",
-        ),
+    return Measurement(
+        source=origin,
+        status=COMPLETE if speed else FAILED,
+        reason=None if speed else failure_in(lines) or "the log ends before its total",
+        images_per_sec=speed or None,
+        uncertainty=deviation / math.sqrt(iterations) if speed and iterations else None,
+        n_gpus=max(1, int(total[1] if total else count[2] if count else 1)),
+        backend=count[1].lower() if count else None,
+        model=stated.get("Model", "unknown").lower(),
+        data="synthetic",
+        batch_per_gpu=int(batch) if batch.isdecimal() else None,
+        framework="horovod",
     )

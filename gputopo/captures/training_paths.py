@@ -33,7 +33,12 @@ def facts_of(path: str) -> dict[str, Any]:
     path = path.replace("\\", "/")
     found = _OF_2020.search(path)
     if found is not None:
-        return {**_config(found), **_box(_NUMBERED.sub("", found["box"]))}
+        name = _NUMBERED.sub("", found["box"])
+        facts = {**_config(found), "machine": name, "xla": "_XLA" in name}
+        if box := _BOX.match(name):
+            card = re.sub(r"^(?:LambdaCloud_)?(?:\d{1,2}x)?", "", _TAG.sub("", box["gpu"]))
+            facts |= {"cpu": box["cpu"].replace("_", " "), "gpu": card.replace("_", " ").strip()}
+        return facts
     found = _OF_2018.search(path)
     return _config(found) if found is not None else {}
 
@@ -56,13 +61,4 @@ def _config(found: re.Match[str]) -> dict[str, Any]:
         facts["all_reduce"] = "nccl"
     if "inference" in found["rest"]:
         facts["task"] = "forward"
-    return facts
-
-
-def _box(name: str) -> dict[str, Any]:
-    facts: dict[str, Any] = {"machine": name, "xla": "_XLA" in name}
-    if (found := _BOX.match(name)) is not None:
-        facts["cpu"] = found["cpu"].replace("_", " ")
-        card = re.sub(r"^(?:LambdaCloud_)?(?:\d{1,2}x)?", "", _TAG.sub("", found["gpu"]))
-        facts["gpu"] = card.replace("_", " ").strip()
     return facts

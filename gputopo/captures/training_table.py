@@ -33,8 +33,9 @@ _HINT = (
 
 def detect(text: str) -> bool:
     """Return whether the first line is a header of such a table."""
-    names = _names(text.lstrip("\ufeff").split("\n", 1)[0])
-    return "images_per_sec" in names and "model" in names
+    first = text.lstrip("\ufeff").split("\n", 1)[0]
+    names = [name.strip().strip('"').lower() for name in first[:8192].split(",")]
+    return {"images_per_sec", "model"} <= {_ALSO.get(name, name) for name in names}
 
 
 def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
@@ -52,11 +53,6 @@ def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
     except (csv.Error, StopIteration) as error:
         raise InputError(f"{origin} is not a CSV table: {error}", _HINT) from error
     return tuple(found)
-
-
-def _names(line: str) -> list[str]:
-    names = [name.strip().strip('"').lower() for name in line[:8192].split(",")]
-    return [_ALSO.get(name, name) for name in names]
 
 
 def _measurement(row: dict[str, str], where: str) -> Measurement:
@@ -94,7 +90,9 @@ def _value(name: str, text: str, where: str) -> Any:
             return count
         if name == "gpus":
             numbers = text.replace(",", " ").split()
-            return [_index(number) for number in numbers[:4096]]
+            if not all(0 <= int(number) < 2**31 for number in numbers):
+                raise ValueError
+            return [int(number) for number in numbers[:4096]]
         if name in _SWITCHES:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
                 text.lower()
@@ -102,10 +100,3 @@ def _value(name: str, text: str, where: str) -> Any:
     except (ValueError, KeyError, OverflowError):
         raise InputError(f"{where}: {text[:40]!r} cannot be {name}", _HINT) from None
     return text[1:] if text.startswith("'") else text
-
-
-def _index(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**31:
-        raise ValueError
-    return number

@@ -33,33 +33,37 @@ def detect(text: str) -> bool:
     )
 
 
-def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
-    """Return the only run of a log; it failed, with the reason, if no epoch has a throughput."""
+def parse(text: str, *, origin: str) -> Measurement:
+    """Return the run of a log; it failed, with the reason, if no epoch has a throughput."""
     lines = text.splitlines()
     flags = _tensorpack_flags(lines)
     listed = sum(one.strip().isdecimal() for one in flags.get("gpu", "").split(","))
-    count = _towers(lines) or listed or 1
-    batch = _whole(flags.get("batch") or flags.get("batch-size") or flags.get("batch_size"))
+    towers = [found for line in lines if (found := _TOWERS.search(line))]
+    counts = [int(tower[1]) if tower[1] else int(tower[2]) + 1 for tower in towers]
+    count = max(counts, default=listed) or 1
+    words = flags.get("batch") or flags.get("batch-size") or flags.get("batch_size") or ""
+    batch = int(words) if words.isdecimal() and len(words) < 10 else None
     speeds = _speeds(lines, None if batch is None else batch * count)
     counted = speeds[1:] or speeds
     speed = median(counted) if counted else None
     complete = speed is not None and speed > 0
     spread = stdev(counted) / len(counted) ** 0.5 if len(counted) > 1 else None
     found = VERSION.search(text)
-    return (
-        Measurement(
-            source=origin,
-            status=COMPLETE if complete else FAILED,
-            reason=None if complete else _tensorpack_reason(lines, batch),
-            images_per_sec=speed if complete else None,
-            median=speed if complete else None,
-            uncertainty=spread if complete else None,
-            n_gpus=count,
-            batch_per_gpu=batch,
-            framework=TENSORPACK,
-            version=found[1] if found else None,
-            **_tensorpack_conditions(flags),
-        ),
+    reason = "the log ends before the first epoch does"
+    if batch is None and any(map(_EPOCH.search, lines)):
+        reason = "it has epochs, but neither throughput nor batch: its log does not show the command"
+    return Measurement(
+        source=origin,
+        status=COMPLETE if complete else FAILED,
+        reason=None if complete else failure_in(lines) or reason,
+        images_per_sec=speed if complete else None,
+        median=speed if complete else None,
+        uncertainty=spread if complete else None,
+        n_gpus=count,
+        batch_per_gpu=batch,
+        framework=TENSORPACK,
+        version=found[1] if found else None,
+        **_tensorpack_conditions(flags),
     )
 
 
@@ -71,15 +75,6 @@ def _tensorpack_flags(lines: Sequence[str]) -> dict[str, str]:
                 **{n: v or "true" for n, v in _TENSORPACK_FLAG.findall(found[1])},
             }
     return {}
-
-
-def _towers(lines: Sequence[str]) -> int | None:
-    count = None
-    for line in lines:
-        if (found := _TOWERS.search(line)) is not None:
-            number = int(found[1]) if found[1] else int(found[2]) + 1
-            count = max(count or 1, number)
-    return count
 
 
 def _speeds(lines: Sequence[str], joint_batch: int | None) -> list[float]:
@@ -123,16 +118,3 @@ def _tensorpack_conditions(flags: dict[str, str]) -> dict[str, Any]:
         "xla": "use-xla-compile" in flags if flags else None,
         "data_format": flags.get("data_format"),
     }
-
-
-def _tensorpack_reason(lines: Sequence[str], batch: int | None) -> str:
-    known = failure_in(lines)
-    if known is not None:
-        return known
-    if any(_EPOCH.search(line) for line in lines) and batch is None:
-        return "it has epochs, but neither throughput nor batch: its log does not show the command"
-    return "the log ends before the first epoch does"
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and len(text) < 10 else None

@@ -62,7 +62,9 @@ def _runs(lines: Sequence[str]) -> Iterator[list[str]]:
     cuts = [0]
     for begin, last in zip(begins[1:], begins, strict=False):
         ends = [n for n in range(last, begin) if _SPEED in bare[n] and _TOTAL.search(bare[n])]
-        cuts.append(ends[-1] + 1 if ends else _after_failure(bare, last, begin))
+        # A run without a total ends at the next run's command, if the log shows it.
+        commands = [n for n in range(last + 1, begin) if _SCRIPT in bare[n] and _COMMAND.search(bare[n])]
+        cuts.append(ends[-1] + 1 if ends else commands[-1] if commands else begin)
     # Several outputs without headers: steps that follow a total belong to another run.
     totals = [number for number, line in enumerate(bare) if _SPEED in line and _TOTAL.search(line)]
     for total, end in zip(totals, [*totals[1:], len(bare)], strict=False):
@@ -71,12 +73,6 @@ def _runs(lines: Sequence[str]) -> Iterator[list[str]]:
     cuts = sorted(set(cuts))
     for start, end in zip(cuts, [*cuts[1:], len(bare)], strict=True):
         yield bare[start:end]
-
-
-def _after_failure(lines: Sequence[str], start: int, end: int) -> int:
-    """Return where the next run starts after a run without a total: at its command, if the log shows it."""
-    commands = [n for n in range(start + 1, end) if _SCRIPT in lines[n] and _COMMAND.search(lines[n])]
-    return commands[-1] if commands else end
 
 
 def _run(lines: Sequence[str], origin: str) -> Measurement:
@@ -157,6 +153,7 @@ def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]
     xla = "XLA" in precision or _is_true(flags.get("xla")) or _is_true(flags.get("xla_compile"))
     version = fields.get("TensorFlow")
     task = next((known for word, known in _MODES.items() if word in fields.get("Mode", "")), "train")
+    batch = fields.get("per device") or flags.get("batch_size", "")
     found: dict[str, Any] = {
         "model": fields.get("Model") or flags.get("model") or "unknown",
         "version": ".".join(version.split(".")[:2]) if version else None,
@@ -164,7 +161,7 @@ def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]
         "data": ("real" if real else "synthetic") if dataset else None,
         "distortions": _is_true(flags["distortions"]) if real and "distortions" in flags else None,
         "task": task,
-        "batch_per_gpu": int(fields["per device"]) if "per device" in fields else _int(flags, "batch_size"),
+        "batch_per_gpu": int(batch) if batch.isdecimal() and len(batch) < 10 else None,
         "data_format": fields.get("Data format") or flags.get("data_format"),
         "variable_update": update,
         "all_reduce": _all_reduce(update, fields, flags),
@@ -209,8 +206,7 @@ def _gpus(lines: Sequence[str]) -> tuple[dict[int, str], dict[int, float]]:
 def _reason(lines: Sequence[str], total: float | None, step: re.Match[str] | None) -> str:
     if total is not None:
         return "its total is 0 images/sec"
-    known = failure_in(lines)
-    if known is not None:
+    if known := failure_in(lines):
         return known
     if step is not None:
         return f"the log ends after step {step[1]}, without a total"
@@ -224,11 +220,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _int(flags: dict[str, str], name: str) -> int | None:
-    text = flags.get(name, "")
-    return int(text) if text.isdecimal() and 0 < len(text) < 10 else None
 
 
 def _is_true(text: str | None) -> bool:

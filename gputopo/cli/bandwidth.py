@@ -9,10 +9,9 @@ import msgspec
 
 from gputopo.cli.printing import show_report
 from gputopo.cli.source import machine_from
-from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.report import note, show_error, to_stderr
-from gputopo.values.bandwidth import TCP, Bandwidth, Level
+from gputopo.values.bandwidth import TCP, Bandwidth, Level, NetworkToolChoice
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
@@ -22,7 +21,7 @@ from gputopo.values.run.placement import GPUS, parse_gpu_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gputopo.runs.history import Saved
+    from gputopo.runs import Saved
     from gputopo.values.machine import Nic
 
 Shape = Literal["table", "json", "markdown"]
@@ -115,7 +114,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option("--network", "Measure between hosts (--hosts, srun or mpirun) instead of within this one"),
     ] = False
     network_tool: Annotated[
-        ToolChoice,
+        NetworkToolChoice,
         Option(
             "--network-tool",
             "Program that measures between hosts. auto: the first that all hosts have",
@@ -172,9 +171,9 @@ def bandwidth(
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
         return _network(options, hosts)
-    from gputopo.topology.peer_access import with_reasons
+    from gputopo.topology import with_p2p_reasons
 
-    machine = with_reasons(machine_from(options.sources))
+    machine = with_p2p_reasons(machine_from(options.sources))
     # Report a missing baseline before anything is measured.
     old = _saved_baseline(machine, options.gpus) if options.baseline else None
     if options.soak is not None:
@@ -190,7 +189,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
     """Measure between hosts, print the report, and return the exit code."""
     from gputopo import findings
     from gputopo.cli.hosts.network import measure_network
-    from gputopo.copies.collectives import with_bus_expectations
+    from gputopo.copies import with_expectations
 
     if options.loops is not None:
         raise UsageError(
@@ -202,7 +201,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
         machine = Machine(source="live", bandwidth=measured)
         if any(one.is_collective for one in measured.samples):
             machine = msgspec.structs.replace(machine, nics=tuple(nics))
-            measured = with_bus_expectations(measured, machine)
+            measured = with_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
         print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
@@ -219,28 +218,28 @@ def _save_network(measured: "Bandwidth") -> None:
     if not measured.complete or measured.failures:
         to_stderr("gputopo: not saved: some transfers between hosts have no result\n")
         return
-    from gputopo.runs import history
+    from gputopo.runs import BoxHistory
 
-    path = history.history_file()
+    history = BoxHistory()
     measured = msgspec.structs.replace(measured, measured_at=time.time())
-    if lost := history.save_network(path, measured, saved_at=time.time()):
+    if lost := history.save_network(measured, saved_at=time.time()):
         note(lost)
     is_tcp = any(one.kind == "network" and one.transport == TCP for one in measured.samples)
     use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
-    to_stderr(f"gputopo: saved in {path}{use}\n")
+    to_stderr(f"gputopo: saved in {history.path}{use}\n")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
     """Measure under load, print the report, and return the exit code."""
     from gputopo import findings
     from gputopo.findings.watched import find_watched
-    from gputopo.probes.session.soak import SoakReadings, interval_of
-    from gputopo.topology.peer_access import with_reasons
+    from gputopo.probes import SoakReadings
+    from gputopo.topology import with_p2p_reasons
 
-    every_s = interval_of(60 * (options.soak or 0.0))
-    with SoakReadings(machine, every_s, lambda: machine_from(()), gpus=options.gpus) as readings:
+    soak_s = 60 * (options.soak or 0.0)
+    with SoakReadings(machine, soak_s, lambda: machine_from(()), gpus=options.gpus) as readings:
         measured = with_expected(machine, measure_links(options, machine, readings.tick))
-        machine = with_reasons(readings.machine())
+        machine = with_p2p_reasons(readings.machine())
         soak = measured.soak and msgspec.structs.replace(measured.soak, port_errors=readings.port_errors())
         notes = (*measured.notes, *readings.notes())
         measured = msgspec.structs.replace(measured, soak=soak, notes=notes)
@@ -266,13 +265,10 @@ def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
 
 def with_expected(machine: "Machine", measured: "Bandwidth") -> "Bandwidth":
     """Return the bandwidth with the expected rates and the GPUs that share an uplink."""
-    from gputopo.copies.collectives import with_bus_expectations
-    from gputopo.copies.expected import with_expectations
-    from gputopo.copies.sharing import uplink_groups
+    from gputopo.copies import uplink_groups, with_expectations
 
     groups = measured.uplink_groups or uplink_groups(measured.samples, machine)
-    expected = with_expectations(msgspec.structs.replace(measured, uplink_groups=groups), machine)
-    return with_bus_expectations(expected, machine)
+    return with_expectations(msgspec.structs.replace(measured, uplink_groups=groups), machine)
 
 
 def _report(
@@ -341,7 +337,7 @@ def print_bandwidth(
 ) -> None:
     """Print measured bandwidth with its findings."""
     from gputopo.report import bandwidth_document
-    from gputopo.topology.identities import without_identities
+    from gputopo.topology import without_identities
 
     bare = without_identities(machine)
     show_report(
@@ -363,12 +359,12 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     if why is not None:
         to_stderr(f"gputopo: not saved: {why}\n")
         return
-    from gputopo.runs import history
+    from gputopo.runs import BoxHistory
 
-    path = history.history_file()
-    if lost := history.save(path, machine, measured, saved_at=time.time()):
+    history = BoxHistory()
+    if lost := history.save(machine, measured, saved_at=time.time()):
         note(lost)
-    to_stderr(f"gputopo: saved in {path}; plan and run use it\n")
+    to_stderr(f"gputopo: saved in {history.path}; plan and run use it\n")
 
 
 def measure_links(
@@ -380,10 +376,8 @@ def measure_links(
     is printed to stderr and the other measurements are returned. `on_pause` is called repeatedly meanwhile.
     """
     from gputopo.cli.progress import ProgressLine
-    from gputopo.copies.copies import SessionRequest
     from gputopo.launch.jobs.claims import claim_free
-    from gputopo.probes.session.measuring import NoGpuMeasuredError
-    from gputopo.probes.session.watched import measure_watched
+    from gputopo.probes import NoGpuMeasuredError, SessionRequest, measure_watched
     from gputopo.values.bandwidth import NotMeasured
 
     with contextlib.ExitStack() as claims:
@@ -427,17 +421,19 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
     The note goes to stderr. Raises InputError if nothing is saved.
     """
     from gputopo.findings.rule import named
-    from gputopo.runs import history
-    from gputopo.topology.same_machine import answering
+    from gputopo.runs import BoxHistory
+    from gputopo.topology import answering_gpus
 
-    path = history.history_file()
-    if (old := history.latest(path, machine, gpus)) is not None:
+    history = BoxHistory()
+    if (old := history.latest(machine, gpus)) is not None:
         return old
-    if (old := history.latest_with_other_gpus(path, machine)) is None:
+    if (old := history.latest_with_other_gpus(machine)) is None:
         raise InputError(
             "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
         )
-    then, now = ({gpu.pci_address: named(gpu) for gpu in answering(one)} for one in (old.machine, machine))
+    then, now = (
+        {gpu.pci_address: named(gpu) for gpu in answering_gpus(one)} for one in (old.machine, machine)
+    )
     changes = [f"missing: {name}" for at, name in then.items() if at not in now]
     changes += [f"new: {name}" for at, name in now.items() if at not in then]
     to_stderr(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")
@@ -452,7 +448,7 @@ def _print_difference(
     A number that fell beyond noise is a warning; a copy that fails now, or a missing GPU, is an error.
     """
     from gputopo.findings.measured.difference import bandwidth_difference
-    from gputopo.topology.identities import without_identities
+    from gputopo.topology import without_identities
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))
     found = bandwidth_difference(

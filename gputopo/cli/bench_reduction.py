@@ -44,11 +44,11 @@ def bench_reduction(
     """
     from gputopo import findings
     from gputopo.launch.jobs.reduction_here import measure_on
-    from gputopo.topology.peer_access import with_reasons
-    from gputopo.workload import workloads as workload
+    from gputopo.topology import with_p2p_reasons
+    from gputopo.workload import require_workload
 
-    known = workload.require(model).name
-    machine = with_reasons(machine_from(()))
+    known = require_workload(model).name
+    machine = with_p2p_reasons(machine_from(()))
     measured = with_expected(machine, measure_on(machine, known, method, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
     found = findings.find_bandwidth(machine)

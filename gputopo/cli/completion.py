@@ -84,11 +84,11 @@ def _own_shell(environ: Mapping[str, str]) -> Shell:
 def _words(one: Declared) -> tuple[str, ...]:
     """Return the words of an option's value: the names in a table, or the words in its placeholder."""
     if one.option.flag == "--model":
-        from gputopo.workload import workloads
+        from gputopo.workload import workload_names
 
-        return workloads.names()
+        return workload_names()
     if one.option.flag == "--from" and one.placeholder == "FILE":
-        from gputopo.captures.recording import bundled_names
+        from gputopo.captures import bundled_names
 
         return bundled_names()
     if one.option.flag == "--all-reduce":
@@ -96,7 +96,7 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return NAMES
     if one.option.flag == "--program":
-        from gputopo.prediction.programs import program_names
+        from gputopo.prediction import program_names
 
         return program_names()
     if one.option.flag == "--strategy":

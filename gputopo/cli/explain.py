@@ -96,9 +96,9 @@ def models(
     """
     if as_json:
         from gputopo.values import schema
-        from gputopo.workload import workloads
+        from gputopo.workload import require_workload, workload_names
 
-        found = map(workloads.require, workloads.names())
+        found = map(require_workload, workload_names())
         listed = [
             {name: getattr(one, name) for name in _LISTED}
             | {"batch": one.gpu_batch, "source": one.source, "note": one.note}

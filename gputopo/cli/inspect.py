@@ -212,12 +212,11 @@ def _inspect_once(options: InspectOptions) -> int:
     old = None if options.diff is None else _old_machine(options.diff, options.sources)
     with begin(options.sources) as read:
         from gputopo import findings
-        from gputopo.topology.identities import without_identities
-        from gputopo.topology.peer_access import with_reasons
+        from gputopo.topology import with_p2p_reasons, without_identities
         from gputopo.values import schema
         from gputopo.values.finding import Inspection
 
-        whole = with_reasons(read())
+        whole = with_p2p_reasons(read())
     chosen = _chosen(whole, options.gpus)
     machine = whole if options.identities else without_identities(whole)
     found = findings.find(machine)

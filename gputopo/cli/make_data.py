@@ -34,13 +34,14 @@ def make_data(
 
     Exit codes: 0 fine; 2 bad input; 3 the folder cannot be written (no files remain).
     """
-    from gputopo.launch.data.make import DataRequest, make
+    from gputopo.launch.data import DataRequest
+    from gputopo.launch.data import make_data as write_data
     from gputopo.report import size
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
     request = DataRequest(name, **{field: value for field, value in asked.items() if value is not None})
     with _ended_tidily():
-        done = make(_place(folder), request)
+        done = write_data(_place(folder), request)
     emit(
         f"{done.folder}: {done.train:,} image{'' if done.train == 1 else 's'} for training and "
         f"{done.validation} for validation, {size(done.bytes)}.\nTrain with them: gputopo run --model "

@@ -192,3 +192,18 @@ def unknown_option(flag: str, known: Sequence[str] | Mapping[str, Any], command:
 
 def _help_hint(command: str) -> str:
     return f"`{command} --help` shows how it is called"
+
+
+def typed_words(
+    declared: Sequence[Declared], typed: Mapping[str, Any], without: Sequence[str] = ()
+) -> list[str]:
+    """Return the options as typed, except `without`, a list of names."""
+    words: list[str] = []
+    for one in declared:
+        name = one.name.rstrip("_")
+        if name not in typed or name in without:
+            continue
+        value = typed[name]
+        for text in value if one.option.repeated else (value,):
+            words += [one.option.flag] if one.is_flag or text is True else [one.option.flag, str(text)]
+    return words

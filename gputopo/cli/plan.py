@@ -12,7 +12,7 @@ from gputopo.launch import Job, Target
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.job import parse_model
 from gputopo.launch.site import rehearsal_name, warn, with_costs
-from gputopo.prediction.programs import DEFAULT
+from gputopo.prediction import DEFAULT_PROGRAM
 from gputopo.report import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Given, Option, OptionsOf, Typed
@@ -33,7 +33,7 @@ Shape = Literal["table", "json", "markdown", "env", "sbatch", "docker"]
 
 def parse_program(_flag: str, text: str) -> str:
     """Return `--program` as typed. Raises UsageError with the nearest name."""
-    from gputopo.prediction.programs import require_program
+    from gputopo.prediction import require_program
 
     return require_program(text).name
 
@@ -64,7 +64,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             value="NAME",
             more=True,
         ),
-    ] = DEFAULT
+    ] = DEFAULT_PROGRAM
     candidates: Annotated[
         int | None,
         Option(

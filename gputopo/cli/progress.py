@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from gputopo.report import drop_unwritten
 
 if TYPE_CHECKING:
-    from gputopo.probes.session.session import SessionProgress
+    from gputopo.probes import SessionProgress
 
 _PLAIN_STEPS = 4  # lines without a terminal: one for each quarter of the jobs
 

@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo import __version__
 from gputopo.cli.printing import emit, show_report
-from gputopo.measurements.run_folders import RunFolders
+from gputopo.measurements import RunFolders
 from gputopo.report import document_markdown, document_text, markdown_files, note, to_stderr
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
@@ -143,51 +143,34 @@ def history_of(model: str | None, since: str | None) -> "Box":
     Raises InputError if there is none or the file cannot be read, UsageError if `since` is not a date.
     """
     from gputopo.cli.source import machine_from
-    from gputopo.measurements.box import box_of
-    from gputopo.measurements.from_ours import of_result
-    from gputopo.measurements.run_folders import machine_name
-    from gputopo.runs.history import bandwidths, history_file, past
-    from gputopo.topology.same_machine import fingerprint
+    from gputopo.measurements import history_of_box
+    from gputopo.runs import BoxHistory
+    from gputopo.topology import fingerprint
 
     begin = None if since is None else _date(since)
     machine = machine_from(())
-    key = fingerprint(machine)
-    if key is None:
+    if fingerprint(machine) is None:
         raise InputError(
             "this machine cannot be identified, so it has no history",
             "gputopo inspect shows what could not be read: PCI addresses of the GPUs, or the CPU's model",
         )
-    file = history_file()
-    name = machine_name(machine)
-    names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
-    stored = [one for one in past(file, model=model, since=begin, limit=None) if _is_training(one.result)]
-    runs = [
-        of_result(
-            one.result,
-            source=one.folder,
-            machine=name,
-            cpu=machine.host.cpu_model,
-            gpus=names,
-            time_s=one.finished_at,
-        )
-        for one in reversed(stored)
-        if one.fingerprint == key
-    ]
-    elsewhere = len(stored) - len(runs)
+    history = BoxHistory()
+    runs = [run for run in history.past(model=model, since=begin, limit=None) if _is_training(run.result)]
     try:
-        saved = [*bandwidths(file, machine)]
+        saved = [*history.bandwidths(machine)]
     except InputError as error:
         note(f"without saved bandwidths, and runs whose folders are gone: {error.what}")
         saved = []
     rates = [one for one in saved if model is None and (begin is None or one.saved_at >= begin)]
-    if not runs and not rates:
+    box = history_of_box(machine, runs, rates)
+    if not box.runs and not rates:
         wanted = " with --model or --since" if model or since else ""
-        others = f"; {elsewhere} runs are of other hardware" if elsewhere else ""
+        others = f"; {box.elsewhere} runs are of other hardware" if box.elsewhere else ""
         raise InputError(
-            f"{file} has no runs of this machine{wanted}{others}",
+            f"{history.path} has no runs of this machine{wanted}{others}",
             "gputopo run adds its results, gputopo bandwidth --save its rates",
         )
-    return box_of(name, runs, rates, elsewhere)
+    return box
 
 
 def _is_training(result: "Result") -> bool:
@@ -216,9 +199,9 @@ def report(options: Annotated[ReportOptions, OptionsOf(ReportOptions)]) -> int:
     if options.published is None:
         study = _study(options, ours)
     else:
-        from gputopo.measurements.published import made
+        from gputopo.measurements import published_study
 
-        study = made(options.published)
+        study = published_study(options.published)
     _show(study, lambda pictures: _document(study, ours, pictures=pictures), options)
     if options.fail_on is not None and (study.has_failed or study.unread):
         return ExitCode.FINDINGS
@@ -249,17 +232,14 @@ def _show(value: "Study | Box", document: "Callable[[bool], Document]", options:
 
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
-    from gputopo.captures.training_files import encodable, read
-    from gputopo.measurements.published import known_machines, published_measurements
-    from gputopo.measurements.study import study_of
-    from gputopo.reference.published import SOURCES
-    from gputopo.values.run.measurement import PUBLISHED
+    from gputopo.captures import encodable, read_measurements
+    from gputopo.measurements import compared_study
     from gputopo.values.study import UnreadFile
 
     paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
-    found = read(paths, read_run=ours.run, read_json=ours.document)
+    found = read_measurements(paths, read_run=ours.run, read_json=ours.document)
     earlier = RunFolders()
-    before = read(options.baseline, read_run=earlier.run, read_json=earlier.document)
+    before = read_measurements(options.baseline, read_run=earlier.run, read_json=earlier.document)
     if not found.measurements:
         why = f": {found.unread[0][1]}" if found.unread else ""
         raise InputError(
@@ -270,30 +250,26 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
         to_stderr(f"gputopo: {files} ignored (not training logs or gputopo runs)\n")
     unread = (*found.unread, *ours.failed, *before.unread)
-    study = study_of(
+    study = compared_study(
         found.measurements,
-        title="Training throughput",
-        machines={**known_machines(), **earlier.machines, **ours.machines},
+        machines={**earlier.machines, **ours.machines},
         earlier=before.measurements,
-        references=published_measurements(),
         smallest_effect=options.smallest_effect / 100,
         unfinished=ours.unfinished,
         unread=[UnreadFile(source=encodable(name), why=encodable(why)) for name, why in unread],
     )
     if options.baseline:
         _check_compared(study, before.measurements)
-    sources = {row.reference.removeprefix(PUBLISHED): None for row in study.figures.against}
-    return msgspec.structs.replace(study, sources={n: SOURCES[n] for n in sources if n in SOURCES})
+    return study
 
 
 def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
     """Raise InputError if no cell could be compared with an earlier one."""
-    from gputopo.measurements.cells import cells_of
-    from gputopo.measurements.figures import not_comparable
+    from gputopo.measurements import not_comparable
 
     if not any(row.kind == "earlier" for row in study.figures.against):
         cells = study.figures.cells
-        why = not_comparable(cells, cells_of(earlier))
+        why = not_comparable(cells, earlier)
         raise InputError(
             f"0 of {len(cells)} cells compared with --baseline: {why}",
             "give runs of the same machine and job, or remove --baseline",
@@ -326,11 +302,8 @@ def _document(study: "Study", ours: "RunFolders", *, pictures: bool) -> "Documen
 
     if not pictures:
         return study_document(study)
-    from gputopo.measurements.run_folders import most_telling, one_run
 
-    found = (one_run(folder) for folder in most_telling(ours.runs, _MAX_PICTURED_RUNS))
-    shown = [run for run in found if run is not None]
-    return study_document(study, shown, of=len(ours.runs))
+    return study_document(study, ours.most_telling(_MAX_PICTURED_RUNS), of=len(ours.runs))
 
 
 def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape) -> str:

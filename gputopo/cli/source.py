@@ -50,17 +50,17 @@ def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
 
         yield lambda: captures.load(sources, read_tree=_read_tree)
         return
-    from gputopo.probes import collect
+    from gputopo.probes import begin_reading
 
-    with collect.begin(root_folder(), lambda wait: to_stderr(f"gputopo: {wait.text}\n")) as machine:
+    with begin_reading(root_folder(), lambda text: to_stderr(f"gputopo: {text}\n")) as machine:
         yield machine
 
 
 def with_ports_now(machine: "Machine") -> "Machine":
     """Return this machine with the ports and counters of its network cards read again."""
-    from gputopo.probes import collect
+    from gputopo import probes
 
-    return collect.with_ports_now(machine, root_folder())
+    return probes.with_ports_now(machine, root_folder())
 
 
 def root_folder() -> Path:
@@ -80,10 +80,10 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
         _require_consistent(machine)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
         return machine
-    from gputopo.runs import history  # loads SQLite only if there is a file
+    from gputopo.runs import BoxHistory  # loads SQLite only if there is a file
 
     try:
-        saved = history.latest(history.history_file(), machine)
+        saved = BoxHistory().latest(machine)
     except GputopoError as error:
         to_stderr(f"gputopo: planned without measured bandwidth: {error.what}\n")
         return machine
@@ -123,6 +123,6 @@ def _require_consistent(machine: "Machine") -> None:
 
 
 def _read_tree(root: Path) -> "Machine":
-    from gputopo.probes import collect  # loads modules that only a copied /sys needs
+    from gputopo import probes  # loads modules that only a copied /sys needs
 
-    return collect.read_tree(root)
+    return probes.read_tree(root)

@@ -15,7 +15,7 @@ from gputopo.values.finding import Finding, Severity
 from gputopo.values.run.events import MachineSample
 
 if TYPE_CHECKING:
-    from gputopo.probes.child import DriverStop
+    from gputopo.probes import DriverStop
     from gputopo.values.history import History
     from gputopo.values.machine import Machine
 
@@ -30,7 +30,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 class Source(Protocol):
-    """Source of the samples: gputopo.probes.nvml.gpu_watch.GpuWatchChild, or a test double."""
+    """Source of the samples: `gputopo.probes.open_watch`, or a test double."""
 
     xid_reason: str | None
 
@@ -56,8 +56,7 @@ def watch(
     from gputopo.values.history import History
 
     _require_gpus(machine)
-    from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.nvml.gpu_watch import AT_ONCE, GpuWatchChild
+    from gputopo.probes import NotReadError, open_watch
 
     if duration and duration < every:
         to_stderr(
@@ -67,7 +66,7 @@ def watch(
     history = History(models={gpu.index: gpu.name for gpu in machine.gpus})
     began_s = time.monotonic()
     try:
-        with GpuWatchChild([gpu.index for gpu in machine.gpus], asked=AT_ONCE) as watcher:
+        with open_watch([gpu.index for gpu in machine.gpus]) as watcher:
             watch_source(machine, watcher, history, shape, ticks(every, duration), every)
             reason, stop = watcher.xid_reason, watcher.stop
     except NotReadError as error:

@@ -3,18 +3,17 @@
 import itertools
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.expected import link_name
-from gputopo.reference.copied_links import observed_link
-from gputopo.reference.expectations import (
+from gputopo.copies.links import link_name, model_of
+from gputopo.reference import (
     GpuExpectation,
     expected_bus,
-    expected_gpu,
     expected_link,
     expected_nvlink,
+    observed_link,
 )
-from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Bandwidth, Expectation, Sample
+from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Expectation, Sample
 from gputopo.values.ends import ALL_GPUS, HOSTS
 from gputopo.values.machine import Gpu, Machine, NicPort
 
@@ -44,20 +43,6 @@ _SWITCHED = 3  # NVLink generations of servers with NVSwitches, in which any two
 _CUBE = 8  # GPUs of a server without them
 
 
-def with_bus_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
-    """Return the same bandwidth, with the expected bus bandwidth of each collective operation."""
-    if not any(one.kind in COLLECTIVES for one in bandwidth.samples):
-        return bandwidth
-    return msgspec.structs.replace(
-        bandwidth, samples=tuple(_beside(one, machine) for one in bandwidth.samples)
-    )
-
-
-def _beside(sample: Sample, machine: Machine) -> Sample:
-    found = None if sample.expected_gb_per_s is not None else expected_rate(sample, machine)
-    return sample if found is None else found.beside(sample, 1)
-
-
 def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
     """Return the expected bus bandwidth of an operation, or None if unknown.
 
@@ -68,7 +53,7 @@ def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
     gpus = _members(sample, machine)
     if sample.kind not in COLLECTIVES or sample.in_place is None or sample.group or len(gpus) < 2:
         return None
-    rows = {row.name: row for gpu in gpus if (row := expected_gpu(gpu.name, gpu.pci_device_id))}
+    rows = {row.name: row for gpu in gpus if (row := model_of(gpu))}
     if len(rows) != 1 or len({gpu.name for gpu in gpus}) != 1 or sample.bytes is None:
         return None
     model = next(iter(rows.values()))
@@ -84,8 +69,8 @@ def _members(sample: Sample, machine: Machine) -> list[Gpu]:
     """Return the GPUs that took part, or all GPUs of the machine if not every rank is listed."""
     indices = sample.source.gpus
     if indices:
-        found = [gpu for gpu in machine.gpus if gpu.index in indices]
-        return found if len(found) == len(indices) == (sample.ranks or len(indices)) else []
+        members = [gpu for gpu in machine.gpus if gpu.index in indices]
+        return members if len(members) == len(indices) == (sample.ranks or len(indices)) else []
     everywhere = sample.source == ALL_GPUS and len(machine.gpus) == sample.ranks
     return list(machine.gpus) if everywhere else []
 
@@ -113,11 +98,11 @@ def _nvlinks_of_each(gpus: Sequence[Gpu], model: GpuExpectation, machine: Machin
 
 def _is_one_fabric(gpus: Sequence[Gpu], machine: Machine) -> bool:
     """Return whether NVLinks connect each GPU to every other, directly or through other GPUs."""
-    reached, rest = {gpus[0].index}, {gpu.index for gpu in gpus[1:]}
-    while near := {b for b in rest if any((k := machine.link(a, b)) and k.nvlinks for a in reached)}:
+    reached, unreached = {gpus[0].index}, {gpu.index for gpu in gpus[1:]}
+    while near := {b for b in unreached if any((k := machine.link(a, b)) and k.nvlinks for a in reached)}:
         reached |= near
-        rest -= near
-    return not rest
+        unreached -= near
+    return not unreached
 
 
 def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | None) -> Expectation | None:
@@ -190,9 +175,9 @@ def _over_pcie(
 def network_ports(machine: Machine) -> list[NicPort]:
     """Return the ports that NCCL should use between hosts: the fastest RDMA ports, or the fastest ports."""
     up = [port for nic in machine.nics for port in nic.ports or () if port.up and port.rate_gbit_per_s]
-    found = [port for port in up if port.rdma_device is not None] or up
-    best = max((port.rate_gbit_per_s or 0.0 for port in found), default=0.0)
-    return [port for port in found if port.rate_gbit_per_s == best]
+    ports = [port for port in up if port.rdma_device is not None] or up
+    best = max((port.rate_gbit_per_s or 0.0 for port in ports), default=0.0)
+    return [port for port in ports if port.rate_gbit_per_s == best]
 
 
 def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
@@ -200,20 +185,20 @@ def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
     is_large = (sample.bytes or 0) >= RING_BYTES
     if not sample.hosts or sample.hosts < 2 or sample.group or sample.kind not in _RINGS or not is_large:
         return None
-    each = (sample.ranks or 0) // sample.hosts
+    ranks_each = (sample.ranks or 0) // sample.hosts
     ports = network_ports(machine)
-    if not each or not ports:
+    if not ranks_each or not ports:
         return None
-    count, one = min(each, len(ports)), ports[0]
-    rate = count * (one.rate_gbit_per_s or 0.0) / 8
-    layer = "RDMA" if one.rdma_device is not None else "network"
+    count, port = min(ranks_each, len(ports)), ports[0]
+    rate = count * (port.rate_gbit_per_s or 0.0) / 8
+    layer = "RDMA" if port.rdma_device is not None else "network"
     over = Expectation(
         f"derived: a ring over {count} {layer} port{'s' if count > 1 else ''} of "
-        f"{one.rate_gbit_per_s:g} Gbit/s of each host",
+        f"{port.rate_gbit_per_s:g} Gbit/s of each host",
         rate,
         NETWORK_LOW_SHARE * rate,
     )
-    within = _within_each(sample, machine, each)
+    within = _within_each(sample, machine, ranks_each)
     return over if within is None or (within.low_gb_per_s or 0.0) >= NETWORK_LOW_SHARE * rate else within
 
 
@@ -221,13 +206,13 @@ def _within_each(sample: Sample, machine: Machine, gpus: int) -> Expectation | N
     """Return the rate that the GPUs of one host allow, if all GPUs of the machine take part."""
     if not 1 < gpus == len(machine.gpus):
         return None
-    inside = msgspec.structs.replace(sample, source=ALL_GPUS, hosts=1, ranks=gpus)
+    inside = replace(sample, source=ALL_GPUS, hosts=1, ranks=gpus)
     return expected_rate(inside, machine)
 
 
 def nvls_is_off(sample: Sample) -> bool:
     """Return whether NCCL's log or command shows that NVSwitches do not reduce (NVLink SHARP)."""
     algorithms = [fact.split("=")[1].upper() for fact in sample.nccl if fact.startswith("NCCL_ALGO=")]
-    chosen = any("NVLS" not in one and not one.startswith("^") for one in algorithms)
-    excluded = any("NVLS" in one and one.startswith("^") for one in algorithms)
+    chosen = any("NVLS" not in algorithm and not algorithm.startswith("^") for algorithm in algorithms)
+    excluded = any("NVLS" in algorithm and algorithm.startswith("^") for algorithm in algorithms)
     return chosen or excluded or "no NVLS" in sample.nccl or "NCCL_NVLS_ENABLE=0" in sample.nccl

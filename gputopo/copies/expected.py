@@ -1,4 +1,4 @@
-"""The expected rate of each measured copy, with the source of the expectation.
+"""The expected rate of each measured copy and collective operation, with the source of the expectation.
 
 Expectations exist for large copies that ran by themselves, and for copies with the host while only the other
 direction ran. There is no reference data for small copies, copies that run with others, pageable copies,
@@ -6,23 +6,21 @@ copies by a kernel, latencies and host memory rates. Each expectation has a low 
 expected.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from math import inf
+from collections.abc import Collection, Mapping
 
-import msgspec
+from msgspec.structs import replace
 
+from gputopo.copies.collectives import expected_rate
+from gputopo.copies.links import link_name, link_names, links_for, model_link, model_of, widest_link
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import gpu_at, host_link
-from gputopo.reference.copied_links import observed_link, over_nvlink
-from gputopo.reference.expectations import (
+from gputopo.reference import (
     GpuExpectation,
     LinkExpectation,
-    expected_gpu,
-    expected_link,
-    fitting_links,
-    newest_generation,
+    observed_link,
+    over_nvlink,
 )
-from gputopo.topology.hops import bridges_above
+from gputopo.topology import bridges_above
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import ends_of_groups, host_link_rates, is_far
@@ -70,46 +68,7 @@ NVLINK_TIMES = 3
 def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     """Return the same bandwidth with the expectation of each sample that has one."""
     judge = _Judge(bandwidth, machine)
-    return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
-
-
-def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
-    """Return the links that fit a copy rate, the likeliest first: cards use the latest generation.
-
-    Excludes links that are later or wider than the GPUs' links, if their models are known.
-    """
-    newest = [newest_generation(gpu.name, gpu.pci_device_id) for gpu in gpus]
-    rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in gpus]
-    fits = fitting_links(rate_gb_per_s, None if None in newest else max(filter(None, newest), default=None))
-    widest = max(((row.pcie_width if row else None) or 16 for row in rows), default=16)
-    return tuple(link for link in fits if link.width <= widest)
-
-
-def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
-    """Return the widest PCIe link that the model of a GPU supports.
-
-    If servers usually give the model fewer lanes, and these carry the rate, returns that link.
-    """
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
-    if row is None:
-        return None
-    usual = expected_link(row.pcie_generation, row.pcie_width_seen)
-    return usual if usual and gb_per_s <= usual.data_rate_gb_per_s else _widest_link(row)
-
-
-def _widest_link(row: GpuExpectation) -> LinkExpectation | None:
-    return expected_link(row.pcie_generation, row.pcie_width)
-
-
-def link_name(link: LinkExpectation) -> str:
-    """Return the name of a row of links.csv: `Gen3 x16`."""
-    return f"Gen{link.generation} x{link.width}"
-
-
-def link_names(links: Sequence[LinkExpectation]) -> str:
-    """Return the names of the links that fit a rate, `Gen4 x8 (or Gen3 x16)`; empty if there is none."""
-    first, *others = [*map(link_name, links)] or [""]
-    return first + (f" (or {', '.join(others)})" if others else "")
+    return replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
 class _Judge:
@@ -127,13 +86,16 @@ class _Judge:
     def beside(self, sample: Sample) -> Sample:
         if sample.expected_gb_per_s is not None:
             return sample
-        found = self._expected(sample)
-        if found is None and (lacking := self._lacking(sample)):
-            found = Expectation(f"no reference data for {lacking}")
-        if found is None:
+        if sample.is_collective:
+            bus = expected_rate(sample, self.machine)
+            return sample if bus is None else bus.beside(sample, 1)
+        expectation = self._expected(sample)
+        if expectation is None and (lacking := self._lacking(sample)):
+            expectation = Expectation(f"no reference data for {lacking}")
+        if expectation is None:
             return sample
-        low = found.low_gb_per_s or (found.gb_per_s and LOW_SHARE * found.gb_per_s)
-        return found._replace(low_gb_per_s=low).beside(sample, 3)
+        low = expectation.low_gb_per_s or (expectation.gb_per_s and LOW_SHARE * expectation.gb_per_s)
+        return expectation._replace(low_gb_per_s=low).beside(sample, 3)
 
     def _expected(self, sample: Sample) -> Expectation | None:
         if not sample.is_large or sample.method in KERNELS:
@@ -159,7 +121,7 @@ class _Judge:
         names = {
             gpu.name or "GPUs of an unknown model"
             for index, gpu in self.gpus.items()
-            if index in sample.gpu_ends and expected_gpu(gpu.name, gpu.pci_device_id) is None
+            if index in sample.gpu_ends and model_of(gpu) is None
         }
         return " and ".join(sorted(names)) or None
 
@@ -168,8 +130,8 @@ class _Judge:
         if over != "PCIe":
             return Expectation(f"no reference data: copies with the host over {over}")
         measured = sample.one_way_rate
-        both = sample.kind == "bidirectional" or sample.with_reverse
-        fits = () if both else links_for(measured, gpu)
+        in_both_directions = sample.kind == "bidirectional" or sample.with_reverse
+        fits = () if in_both_directions else links_for(measured, gpu)
         if seen := observed_link(gpu, sample, self.machine):
             link, known_by = seen
             source = f"{link_name(link)} {known_by} ({link.confidence}: links.csv)"
@@ -189,14 +151,14 @@ class _Judge:
                 f"{BESIDE_REVERSE_SHARE:.0%} of one direction of {source}",
                 BESIDE_REVERSE_SHARE * typical,
             )
-        if both:
+        if in_both_directions:
             source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
             typical *= BIDIRECTIONAL_SHARE
         return Expectation(source, typical, low)
 
     def _local(self, sample: Sample) -> Expectation | None:
         gpu = gpu_at(sample.source.gpu, self.gpus)
-        row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
+        row = model_of(gpu)
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
@@ -224,10 +186,11 @@ class _Judge:
             return None
         nvlinks = self.nvlinks.between(source, destination) if direct else None
         if nvlinks is not None:
-            found = _over_nvlink(sample, nvlinks)
-            fits = sample.rate >= (found.low_gb_per_s or 0)
-            if fits or nvlinks.by != "rate" or not self._is_hybrid(source):
-                return found
+            expectation = _over_nvlink(sample, nvlinks)
+            fits = sample.rate >= (expectation.low_gb_per_s or 0)
+            model = model_of(self.gpus[source])
+            if fits or nvlinks.by != "rate" or model is None or not is_hybrid(model):
+                return expectation
             return Expectation(
                 f"no reference data: between the rates of {nvlinks.links - 1} and "
                 f"{nvlinks.links} NVLinks, or through the CPU"
@@ -245,10 +208,6 @@ class _Judge:
             f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {forth.source}",
             BIDIRECTIONAL_SHARE * (forth.gb_per_s + back.gb_per_s),
         )
-
-    def _is_hybrid(self, index: int) -> bool:
-        row = expected_gpu(self.gpus[index].name, self.gpus[index].pci_device_id)
-        return row is not None and is_hybrid(row)
 
     def _over_pcie(
         self, sample: Sample, source: int, destination: int, *, direct: bool
@@ -304,20 +263,21 @@ class _Judge:
 
 def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     """Return the words for a link that is known from the model, because no source reports the slot."""
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    row = model_of(gpu)
     assert row is not None, "the link is one of the model"
-    which = "the widest that {} supports" if link == _widest_link(row) else "as servers usually give {}"
-    return f"{link_name(link)}, {which.format(row.name)} (gpus.csv); its slot is unknown"
+    words = "the widest that {} supports" if link == widest_link(row) else "as servers usually give {}"
+    return f"{link_name(link)}, {words.format(row.name)} (gpus.csv); its slot is unknown"
 
 
 def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expectation:
     count, row = nvlinks.links, nvlinks.row
-    both = sample.kind == "bidirectional"
-    whole = count * row.link_gb_per_s * (2 if both else 1)
-    share = row.bidirectional_share if both else row.copy_share
+    is_bidirectional = sample.kind == "bidirectional"
+    whole = count * row.link_gb_per_s * (2 if is_bidirectional else 1)
+    share = row.bidirectional_share if is_bidirectional else row.copy_share
     return Expectation(
         f"{share:.0%} of {count} NVLink{'s' if count > 1 else ''} of version {row.version} at "
-        f"{row.link_gb_per_s:g} GB/s{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)"
+        f"{row.link_gb_per_s:g} GB/s{' both directions' if is_bidirectional else ''} "
+        f"({row.confidence}: nvlinks.csv)"
         + ("" if nvlinks.by == "source" else f"; number of NVLinks by {nvlinks.by}"),
         share * whole,
         min(row.copy_low_share, share) * whole,

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Sequence
 from math import ceil
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.reference.copied_links import pcie_max
-from gputopo.reference.expectations import GpuExpectation, NvLinkExpectation, expected_gpu, expected_nvlink
+from gputopo.copies.links import model_of
+from gputopo.reference import GpuExpectation, NvLinkExpectation, expected_nvlink, pcie_max
 from gputopo.values.bandwidth import Bandwidth, Pair, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
@@ -44,20 +44,20 @@ def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
     """
     if alone := pair_copies(samples, "p2p_direct"):
         return alone, "direct"
-    if both := pair_copies(samples, "bidirectional", "direct"):
-        return both, "direct bidirectional"
-    beside = (msgspec.structs.replace(one, group=None) for one in samples if one.with_reverse)
-    if found := pair_copies(beside, "p2p_direct"):
-        return found, "direct bidirectional"
-    by_kernels = (msgspec.structs.replace(one, method=None) for one in samples if not one.is_by_copy_engine)
+    if exchanges := pair_copies(samples, "bidirectional", "direct"):
+        return exchanges, "direct bidirectional"
+    one_of_two = (replace(copy, group=None) for copy in samples if copy.with_reverse)
+    if copies := pair_copies(one_of_two, "p2p_direct"):
+        return copies, "direct bidirectional"
+    by_kernels = (replace(copy, method=None) for copy in samples if not copy.is_by_copy_engine)
     return pair_copies(by_kernels, "p2p_direct"), "direct kernel"
 
 
 def direct_rates(samples: Sequence[Sample]) -> dict[Pair, float]:
     """Return the rates of direct copies in one direction, or half of both at once if only that is known."""
     copies, _ = direct_copies(samples)
-    found = {pair: one.one_way_rate for pair, one in copies.items()}
-    return {(b, a): one for (a, b), one in found.items()} | found
+    rates = {pair: copy.one_way_rate for pair, copy in copies.items()}
+    return {(b, a): rate for (a, b), rate in rates.items()} | rates
 
 
 class NvLinks:
@@ -69,12 +69,12 @@ class NvLinks:
         self._models = {
             index: row
             for index, gpu in self._gpus.items()
-            if (row := expected_gpu(gpu.name, gpu.pci_device_id)) is not None and not gpu.mig.mode
+            if (row := model_of(gpu)) is not None and not gpu.mig.mode
         }
         self._rates = direct_rates(bandwidth.samples)
         self._by_model = grouped(
-            (self._models[a].name, one)
-            for (a, b), one in self._rates.items()
+            (self._models[a].name, rate)
+            for (a, b), rate in self._rates.items()
             if a in self._models and self._models[a] == self._models.get(b)
         )
 
@@ -93,8 +93,8 @@ class NvLinks:
         measured = max(self._rates[a, b], self._rates.get((b, a), 0.0))
         if is_uniform(model):
             total = model.nvlinks or 0
-            peers = sum(one == model for one in self._models.values()) - 1
-            counts = [one for one in model.pair_nvlinks if one == total or one * peers <= total]
+            peers = sum(other == model for other in self._models.values()) - 1
+            counts = [count for count in model.pair_nvlinks if count == total or count * peers <= total]
             links = _min_links(counts, max(measured, fastest(self._by_model[model.name])), row)
             return PairNvLinks(links, row, "model") if links else None
         if measured <= pcie_max(self._gpus[a]):
@@ -136,7 +136,7 @@ def is_uniform(model: GpuExpectation) -> bool:
 
 def _min_links(counts: Iterable[int], gb_per_s: float, row: NvLinkExpectation) -> int | None:
     """Return the lowest number of NVLinks of a healthy machine that carries a rate."""
-    return next((one for one in counts if gb_per_s <= one * row.link_gb_per_s), None)
+    return next((count for count in counts if gb_per_s <= count * row.link_gb_per_s), None)
 
 
 # An end explains its slow copies in one direction if more than half of its copies are slow, and at least this
@@ -164,25 +164,21 @@ def slow_ends(slow: Collection[tuple[End, End]], measured: Collection[tuple[End,
 
     The end with the largest share of slow copies explains them first. The other ends are judged by the rest.
     """
-    found = SlowEnds[End]({}, {}, [])
-    rest, left = set(measured), set(slow)
+    explained: tuple[dict[End, list[tuple[End, End]]], dict[End, list[tuple[End, End]]]] = ({}, {})
+    unexplained, left = set(measured), set(slow)
+
+    def slow_share(side: int, end: End) -> float:
+        """Return the share of slow copies out of (0) or into (1) an end, or 0 if only one is slow."""
+        copies = [pair for pair in unexplained if pair[side] == end]
+        count = sum(pair in left for pair in copies)
+        return count / len(copies) if count >= MIN_PARTNERS else 0.0
+
     while left:
-        ends = {(side, end) for pair in left for side, end in enumerate(pair)}
-        side, worst = max(sorted(ends), key=lambda end: _share(left, rest, end))
-        if _share(left, rest, (side, worst)) <= SLOW_SHARE:
+        ends = sorted({(side, end) for pair in left for side, end in enumerate(pair)})
+        side, worst = max(ends, key=lambda place: slow_share(*place))
+        if slow_share(side, worst) <= SLOW_SHARE:
             break
-        (found.into if side else found.out)[worst] = sorted(pair for pair in left if pair[side] == worst)
-        rest = {pair for pair in rest if pair[side] != worst}
-        left &= rest
-    found.pairs.extend(sorted(left))
-    return found
-
-
-def _share(
-    slow: Collection[tuple[End, End]], measured: Collection[tuple[End, End]], of: tuple[int, End]
-) -> float:
-    """Return the share of slow copies out of (0) or into (1) an end, or 0 if only one is slow."""
-    side, end = of
-    of_end = [pair for pair in measured if pair[side] == end]
-    count = sum(pair in slow for pair in of_end)
-    return count / len(of_end) if count >= MIN_PARTNERS else 0.0
+        explained[side][worst] = sorted(pair for pair in left if pair[side] == worst)
+        unexplained = {pair for pair in unexplained if pair[side] != worst}
+        left &= unexplained
+    return SlowEnds(*explained, sorted(left))

@@ -20,10 +20,10 @@ from math import inf
 from statistics import median_low
 from typing import Literal, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.reference.copied_links import pcie_max
-from gputopo.reference.expectations import GpuExpectation, expected_gpu, expected_nvlink, known_gpus
+from gputopo.copies.links import model_of
+from gputopo.reference import GpuExpectation, expected_nvlink, known_gpus, pcie_max
 from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
 from gputopo.values.ends import End
 from gputopo.values.grouping import grouped, maxima
@@ -58,47 +58,48 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     Idempotent: checking the result again with the same machine does not change it.
     """
     gpus = machine.by_index
-    bare = [msgspec.structs.replace(one, invalid=None) if one.invalid else one for one in bandwidth.samples]
     limited: list[Sample] = []
-    for one in bare:
-        limit = limit_of(one, gpus)
-        beyond = limit is not None and one.rate > limit.gb_per_s
-        why: Invalid = "cache" if one.kind == "d2d_local" else "above_link"
-        limited.append(_with(one, why if beyond else None))
+    for sample in bandwidth.samples:
+        limit = limit_of(sample, gpus)
+        beyond = limit is not None and sample.rate > limit.gb_per_s
+        why: Invalid = "cache" if sample.kind == "d2d_local" else "above_link"
+        limited.append(_with(sample, why if beyond else None))
     joined = one_of_each_run(limited)
-    valid = [one for one in joined if one.invalid is None]
+    valid = [sample for sample in joined if sample.invalid is None]
     cached, contradicted = _faster_than_larger(valid, gpus), [*_contradicted(valid, gpus)]
-    samples = tuple(
-        _with(one, "cache" if one in cached else "inconsistent" if one in contradicted else None)
-        for one in joined
-    )
-    return bandwidth if samples == bandwidth.samples else msgspec.structs.replace(bandwidth, samples=samples)
+    samples = []
+    for sample in joined:
+        reason: Invalid | None = "inconsistent" if sample in contradicted else sample.invalid
+        samples.append(_with(sample, "cache" if sample in cached else reason))
+    if tuple(samples) == bandwidth.samples:
+        return bandwidth
+    return replace(bandwidth, samples=tuple(samples))
 
 
 def memory_limit(gpu: Gpu | None) -> RateLimit:
     """Return the memory rate of the fastest board with the GPU's name, or of any GPU if it is unknown."""
-    row = _row(gpu)
+    row = model_of(gpu)
     if row is not None and row.memory_gb_per_s is not None:
         return RateLimit(row.memory_max_gb_per_s or row.memory_gb_per_s, f"the memory of {row.name}")
-    fastest = max(known_gpus(), key=lambda one: one.memory_gb_per_s or 0.0)
+    fastest = max(known_gpus(), key=lambda model: model.memory_gb_per_s or 0.0)
     return RateLimit(fastest.memory_gb_per_s or inf, f"any known memory ({fastest.name})")
 
 
 def fits_cache(sample: Sample, gpu: Gpu | None) -> bool:
     """Return whether the model's L2 cache is at least as large as a copy within the GPU, and can serve it."""
-    row = _row(gpu)
+    row = model_of(gpu)
     return bool(row and row.l2_mib and sample.bytes and sample.bytes <= row.l2_mib * 2**20)
 
 
 def l2_mib(gpu: Gpu | None) -> float | None:
     """Return the L2 cache size of a GPU's model in MiB, or None if unknown."""
-    row = _row(gpu)
+    row = model_of(gpu)
     return row.l2_mib if row else None
 
 
 def pcie_limit(gpu: Gpu | None) -> RateLimit:
     """Return the data rate of the model's widest PCIe link, or of Gen6 x16 if unknown."""
-    row = _row(gpu)
+    row = model_of(gpu)
     if row is None or row.pcie_generation is None:
         return RateLimit(pcie_max(gpu), "Gen6 x16, the widest PCIe link")
     return RateLimit(pcie_max(gpu), f"Gen{row.pcie_generation} x{row.pcie_width}, the link of {row.name}")
@@ -106,18 +107,18 @@ def pcie_limit(gpu: Gpu | None) -> RateLimit:
 
 def host_limit(gpu: Gpu | None) -> RateLimit:
     """Return the highest rate between a GPU and host memory in one direction."""
-    row, pcie = _row(gpu), pcie_limit(gpu)
+    row, pcie = model_of(gpu), pcie_limit(gpu)
     if row is None or row.c2c_gb_per_s is not None:
-        rates = [row] if row else [one for one in known_gpus() if one.c2c_gb_per_s]
-        return RateLimit(max(one.c2c_gb_per_s or 0.0 for one in rates), "NVLink-C2C")
+        models = [row] if row else known_gpus()
+        return RateLimit(max(model.c2c_gb_per_s or 0.0 for model in models), "NVLink-C2C")
     if row.nvlinks and not row.nvlink_by_bridge and row.nvlink_generation in _POWER_GENERATIONS:
-        return max(pcie, _nvlink_limit(row), key=lambda one: one.gb_per_s)
+        return max(pcie, _nvlink_limit(row))
     return pcie
 
 
 def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
     """Return the link of a copy with the host: from the model, or because PCIe cannot carry the rate."""
-    row = _row(gpu)
+    row = model_of(gpu)
     if row is not None and row.c2c_gb_per_s is not None:
         return "NVLink-C2C"
     if sample.rate <= sample.directions * pcie_limit(gpu).gb_per_s:
@@ -127,20 +128,20 @@ def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
 
 def pair_limit(gpu: Gpu | None) -> RateLimit:
     """Return the highest rate from a GPU to another in one direction, over NVLink or PCIe."""
-    row, pcie = _row(gpu), pcie_limit(gpu)
+    row, pcie = model_of(gpu), pcie_limit(gpu)
     if row is not None and row.nvlinks is None and row.name.startswith("GeForce"):
         return pcie
     if row is None or row.nvlinks is None:  # for some models, the table has no bridges
         return _widest_nvlinks()
-    return max(pcie, _nvlink_limit(row), key=lambda one: one.gb_per_s)
+    return max(pcie, _nvlink_limit(row))
 
 
 def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
     """Return the other large copies on a sample's path, in both directions."""
     path = _path(sample)
-    return [
-        one for one in samples if path is not None and _path(one) == path and one != sample and one.is_large
-    ]
+    if path is None:
+        return []
+    return [other for other in samples if other.is_large and other != sample and _path(other) == path]
 
 
 def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
@@ -152,20 +153,17 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
         return None
     between = sample.kind.startswith("p2p") or len(ends) > 1
     limits = [(pair_limit if between and sample.is_direct else host_limit)(gpus.get(index)) for index in ends]
-    lowest = min(limits, key=lambda one: one.gb_per_s)
-    both = sample.directions
+    lowest = min(limits, key=lambda limit: limit.gb_per_s)
+    directions = sample.directions
     return RateLimit(
-        both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source
+        directions * lowest.gb_per_s,
+        f"both directions of {lowest.source}" if directions > 1 else lowest.source,
     )
 
 
 def gpu_at(index: int | None, gpus: Mapping[int, Gpu]) -> Gpu | None:
     """Return the GPU at an end, or None if the end is not a known GPU."""
     return None if index is None else gpus.get(index)
-
-
-def _row(gpu: Gpu | None) -> GpuExpectation | None:
-    return expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
 
 
 def _nvlink_limit(row: GpuExpectation) -> RateLimit:
@@ -177,35 +175,35 @@ def _nvlink_limit(row: GpuExpectation) -> RateLimit:
 
 @functools.cache
 def _widest_nvlinks() -> RateLimit:
-    return max(map(_nvlink_limit, known_gpus()), key=lambda one: one.gb_per_s)
+    return max(map(_nvlink_limit, known_gpus()), key=lambda limit: limit.gb_per_s)
 
 
 def larger_copies(sample: Sample, samples: Iterable[Sample], gpu: Gpu | None) -> list[Sample]:
     """Return the valid copies within the GPU of a sample that its L2 cache cannot serve."""
     return [
-        one
-        for one in samples
-        if one.kind == "d2d_local"
-        and one.source == sample.source
-        and one.is_large
-        and not fits_cache(one, gpu)
+        copy
+        for copy in samples
+        if copy.kind == "d2d_local"
+        and copy.source == sample.source
+        and copy.is_large
+        and not fits_cache(copy, gpu)
     ]
 
 
 def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
     """Return the copies that fit in the L2 cache and are faster than all larger ones: it served a part."""
-    found = []
-    for one in samples:
-        gpu = gpu_at(one.source.gpu, gpus)
-        if one.kind == "d2d_local" and one.is_large and fits_cache(one, gpu):
-            larger = max((copy.rate for copy in larger_copies(one, samples, gpu)), default=inf)
-            if one.rate > AT_ONCE_NOISE * larger:
-                found.append(one)
-    return found
+    faster = []
+    for sample in samples:
+        gpu = gpu_at(sample.source.gpu, gpus)
+        if sample.kind == "d2d_local" and sample.is_large and fits_cache(sample, gpu):
+            larger = max((copy.rate for copy in larger_copies(sample, samples, gpu)), default=inf)
+            if sample.rate > AT_ONCE_NOISE * larger:
+                faster.append(sample)
+    return faster
 
 
 def _with(sample: Sample, invalid: Invalid | None) -> Sample:
-    return sample if invalid is None else msgspec.structs.replace(sample, invalid=invalid)
+    return sample if sample.invalid == invalid else replace(sample, invalid=invalid)
 
 
 # Contradictions
@@ -229,19 +227,24 @@ def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> Iterato
     are far faster than the same copy by itself.
     """
     paths = grouped(
-        (path, one) for one in samples if (path := _path(one)) and one.is_large and one.runs_agree
+        (path, sample)
+        for sample in samples
+        if (path := _path(sample)) and sample.is_large and sample.runs_agree
     )
-    for path, found in paths.items():
-        both = [one for one in found if one.kind == "bidirectional"]
-        one_way = [one for one in found if one.kind != "bidirectional"]
-        alone = maxima((one.source, one.rate) for one in one_way if one.group is None)
+    for path, copies in paths.items():
+        alone = maxima(
+            (copy.source, copy.rate) for copy in copies if copy.kind != "bidirectional" and copy.group is None
+        )
         fastest = max(alone.values(), default=inf)
         pcie = max(pcie_limit(gpu_at(end.gpu, gpus)).gb_per_s for end in path.ends)
         over_nvlink = path.staged is False and alone and fastest > pcie
         lowest = AT_ONCE_NVLINK * fastest if over_nvlink else 0.0
-        yield from (one for one in both if not lowest <= one.rate <= AT_ONCE_NOISE * 2 * fastest)
-        among = (one for one in one_way if one.group is not None)
-        yield from (one for one in among if one.rate > AT_ONCE_SUM * alone.get(one.source, inf))
+        for copy in copies:
+            if copy.kind == "bidirectional":
+                if not lowest <= copy.rate <= AT_ONCE_NOISE * 2 * fastest:
+                    yield copy
+            elif copy.group is not None and copy.rate > AT_ONCE_SUM * alone.get(copy.source, inf):
+                yield copy
 
 
 def _path(sample: Sample) -> _Path | None:
@@ -265,15 +268,17 @@ _PRINTED_ONCE: tuple[Kind, ...] = ("h2d", "d2h", "d2d_local")
 
 def one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
     """Join the samples of several runs with one key, at the position of the first."""
-    of = identity()
-    by_key = grouped((of(one), one) for one in samples if one.invalid is None and not one.is_collective)
+    key_of = identity()
+    by_key = grouped(
+        (key_of(sample), sample) for sample in samples if sample.invalid is None and not sample.is_collective
+    )
     joined: list[Sample] = []
-    for one in samples:
-        own = by_key.get(of(one), ()) if one.invalid is None else ()
-        if len(own) < 2 or not _are_runs(own):
-            joined.append(one)
-        elif one is own[0]:
-            joined.append(_joined(own))
+    for sample in samples:
+        same = by_key.get(key_of(sample), ()) if sample.invalid is None else ()
+        if len(same) < 2 or not _are_runs(same):
+            joined.append(sample)
+        elif sample is same[0]:
+            joined.append(_joined(same))
     return joined
 
 
@@ -284,7 +289,7 @@ def _are_runs(samples: Sequence[Sample]) -> bool:
     Between GPUs, p2pBandwidthLatencyTest has two tests: writing and reading, or with and without P2P if all
     are staged. nvbandwidth also has two tests by copy engine.
     """
-    named = {one.run for one in samples} | {run.name for one in samples for run in one.runs}
+    named = {sample.run for sample in samples} | {run.name for sample in samples for run in sample.runs}
     printed_once = samples[0].kind in _PRINTED_ONCE and samples[0].method in ("driver", None)
     return len(named) > 1 or printed_once
 
@@ -292,17 +297,17 @@ def _are_runs(samples: Sequence[Sample]) -> bool:
 def _joined(samples: Sequence[Sample]) -> Sample:
     """Return one sample for all runs: the lower median of the fastest sample in each run."""
     in_us = samples[0].kind == "latency"
-    values = [(one, one.median_us if in_us else one.median_gb_per_s) for one in samples]
-    runs = {run for one in samples for run in one.runs if run.name is not None}
-    unnamed = [run for one in samples for run in one.runs if run.name is None]
-    own = grouped((one.run, value) for one, value in values if value is not None and not one.runs)
-    if len(own) == 1 and None in own:
-        unnamed += [Run(name=None, value=value) for value in own.pop(None)]
-    runs |= {Run(name=name, value=(min if in_us else max)(found)) for name, found in own.items()}
+    values = [(sample, sample.median_us if in_us else sample.median_gb_per_s) for sample in samples]
+    runs = {run for sample in samples for run in sample.runs if run.name is not None}
+    unnamed = [run for sample in samples for run in sample.runs if run.name is None]
+    single = grouped((sample.run, value) for sample, value in values if value is not None and not sample.runs)
+    if len(single) == 1 and None in single:
+        unnamed += [Run(name=None, value=value) for value in single.pop(None)]
+    runs |= {Run(name=name, value=(min if in_us else max)(of_run)) for name, of_run in single.items()}
     ordered = sorted((*runs, *unnamed), key=lambda run: (run.name or "", run.value))
     middle = median_low(run.value for run in ordered) if ordered else None
-    first = min(values, key=lambda one: (one[0].run or "", one[1] or 0.0))[0]
-    return msgspec.structs.replace(
+    first = min(values, key=lambda pair: (pair[0].run or "", pair[1] or 0.0))[0]
+    return replace(
         first,
         median_us=middle if in_us else None,
         median_gb_per_s=None if in_us else middle,

@@ -11,7 +11,7 @@ from statistics import median
 import msgspec
 
 from gputopo.copies.physics import fits_cache
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.bandwidth import AGREE_SHARE, Bandwidth, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine

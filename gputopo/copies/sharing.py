@@ -12,9 +12,10 @@ from itertools import combinations
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
-from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.topology import bridges_above
+from gputopo.values.bandwidth import HOST_KINDS, HostKind, Kind, Sample, UplinkGroup
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, pair_copies
@@ -25,13 +26,15 @@ CHANGED_SHARE = 0.06
 # An outer group must carry at least this much more than a group within it; otherwise they are one group. Not
 # measured.
 LEVEL_SHARE = 0.15
+# With more GPUs, pairs are copied to for one GPU after the other: the first pairs answer for others. Not
+# measured; chosen because eight GPUs have 28 pairs, which a quick session has time for.
+_MANY_GPUS = 8
 # Both directions over one direction: 1.0 for two halves of one board (az-4x-m60: 1.04), 1.6 to 2.0 for all
 # other pairs of the published machines. A pair shares a path if it reaches less than this share of the other
 # pairs' ratio.
 BIDIRECTIONAL_SHARE = 0.75
 
 Gpus = frozenset[int]
-HOST_KINDS: tuple[Kind, ...] = ("h2d", "d2h")
 
 
 def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGroup, ...]:
@@ -43,13 +46,89 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
     """
     samples = tuple(samples)
     directions = [_Direction.of(samples, kind, machine) for kind in HOST_KINDS]
-    found = [
-        _uplink(gpus, [one for one in directions if one.kind in kinds], machine)
+    groups = [
+        _uplink(gpus, [direction for direction in directions if direction.kind in kinds], machine)
         for gpus, kinds in _laminar(directions, machine).items()
     ]
     if not any(direction.together for direction in directions):
-        found += [_with_tree(one, machine, _paths(machine)) for one in _slow_bidirectional(samples)]
-    return tuple(sorted(found, key=lambda group: (len(group.gpus), group.gpus)))
+        groups += [_with_tree(group, machine, _paths(machine)) for group in _slow_bidirectional(samples)]
+    return tuple(sorted(groups, key=lambda group: (len(group.gpus), group.gpus)))
+
+
+def next_sets(
+    samples: Sequence[Sample], tried: Collection[tuple[Kind, tuple[int, ...]]]
+) -> list[tuple[HostKind, tuple[int, ...]]]:
+    """Return the GPUs to copy to, or from, at once, to find the groups that share an uplink.
+
+    If GPUs are slower with all at once than by themselves, these are the pairs of them. If the pairs do not
+    explain the whole slowdown (two GPUs cannot fill the uplink), these are all GPUs except one, for each GPU
+    that is slower than explained. `tried`: sets that are not returned again.
+    """
+    wanted: list[tuple[HostKind, tuple[int, ...]]] = []
+    for kind in HOST_KINDS:
+        alone, at_once = _first_rates(samples, kind), rates_at_once(samples, kind)
+        whole = max(at_once.values(), key=len, default={})
+        slowed = _slower(whole, alone)
+        if len(slowed) < 2 or len(whole) < 3:
+            continue
+        new: list[tuple[int, ...]] = []
+        new += [pair for pair in _unknown_pairs(slowed, alone, at_once) if (kind, pair) not in tried]
+        if not new:
+            pairs = {gpus: rates for gpus, rates in at_once.items() if len(gpus) == 2}
+            foreseen = fair_rates({gpu: alone[gpu] for gpu in whole if gpu in alone}, shared(alone, pairs))
+            unexplained = _slower(whole, foreseen)
+            if len(unexplained) > 1 and len(whole) > 3:
+                smaller = [tuple(gpu for gpu in whole if gpu != out) for out in unexplained]
+                new += [gpus for gpus in smaller if (kind, gpus) not in tried]
+        wanted += [(kind, gpus) for gpus in new]
+    return wanted
+
+
+def _first_rates(samples: Iterable[Sample], kind: Kind) -> dict[int, float]:
+    """Return GB/s by GPU, from the first single pinned copy: with near memory, before a sweep of sizes."""
+    rates: dict[int, float] = {}
+    for sample in samples:
+        gpu = sample.host_gpu
+        if gpu is not None and (sample.kind, sample.group, sample.pinned) == (kind, None, True):
+            rates.setdefault(gpu, sample.rate)
+    return rates
+
+
+def _unknown_pairs(
+    slowed: Sequence[int], alone: Mapping[int, float], at_once: Mapping[Gpus, Mapping[int, float]]
+) -> list[tuple[int, int]]:
+    """Return the pairs to copy to at once. With many GPUs, the pairs of one GPU, then of the next.
+
+    GPUs are the leaves of a tree. If `a` shares an uplink with `c`, `b` shares none with `c`, and `c` is as
+    fast as `a`, then `a` and `b` share none: any uplink of both would also be above `c`.
+    """
+    every = [*combinations(slowed, 2)]
+    if len(slowed) <= _MANY_GPUS:
+        return every
+    known = {
+        pair: sum(rates.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in pair)
+        for pair, rates in at_once.items()
+        if len(pair) == 2 and pair <= set(slowed)
+    }
+
+    def is_apart(a: int, b: int) -> bool:
+        return any(
+            known.get(frozenset((a, c))) is True
+            and known.get(frozenset((b, c))) is False
+            and alone[c] >= (1 - CHANGED_SHARE) * alone[a]
+            for c in slowed
+        )
+
+    left = [
+        (a, b)
+        for a, b in every
+        if frozenset((a, b)) not in known and not is_apart(a, b) and not is_apart(b, a)
+    ]
+    return [pair for pair in left if pair[0] == left[0][0]]
+
+
+def _slower(now: Mapping[int, float], before: Mapping[int, float]) -> list[int]:
+    return [gpu for gpu, rate in now.items() if gpu in before and rate < (1 - CHANGED_SHARE) * before[gpu]]
 
 
 def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:
@@ -107,45 +186,45 @@ def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict
 
 def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
     """Return the rates of each set of GPUs that copied at once, all of them only in this direction."""
-    by_group = grouped((group, one) for one in samples if (group := one.one_way_group) is not None)
-    found: dict[Gpus, dict[int, float]] = {}
+    by_group = grouped((group, sample) for sample in samples if (group := sample.one_way_group) is not None)
+    rates: dict[Gpus, dict[int, float]] = {}
     for members in by_group.values():
         measured = maxima(
-            (gpu, one.rate)
-            for one in members
-            if (gpu := one.host_gpu) is not None
-            and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
+            (gpu, sample.rate)
+            for sample in members
+            if (gpu := sample.host_gpu) is not None
+            and (sample.is_large and sample.pinned is not False and sample.is_by_copy_engine)
         )
         if len(measured) > 1 and all(sample.kind == kind for sample in members):
-            found[frozenset(measured)] = measured
-    return found
+            rates[frozenset(measured)] = measured
+    return rates
 
 
 def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:
     """Join the pairs that slow each other down, the slowest first: inner groups, then wider groups."""
-    carries = {
+    totals = {
         pair: sum(measured.values())
         for pair, measured in together.items()
         if len(pair) == 2 and _slowed(measured, alone)
     }
     parts: list[Gpus] = []
-    found: dict[Gpus, float] = {}
-    left = sorted(carries, key=lambda pair: (carries[pair], sorted(pair)))
+    groups: dict[Gpus, float] = {}
+    left = sorted(totals, key=lambda pair: (totals[pair], sorted(pair)))
     while left:
-        level = carries[left[0]] * (1 + LEVEL_SHARE)
-        now = [pair for pair in left if carries[pair] <= level]
+        level = totals[left[0]] * (1 + LEVEL_SHARE)
+        now = [pair for pair in left if totals[pair] <= level]
         left = left[len(now) :]
         joined = _components([*parts, *now])
         for part in joined:
-            within = [carries[pair] for pair in now if pair <= part]
+            within = [totals[pair] for pair in now if pair <= part]
             if part not in parts and within:
-                found[part] = median(within)
+                groups[part] = median(within)
         parts = joined
     # At the end of a level, noise may have separated some pairs of a group: they are not a group within it.
     return {
-        gpus: gb_per_s
-        for gpus, gb_per_s in found.items()
-        if not any(gpus < outer and found[outer] <= gb_per_s * (1 + LEVEL_SHARE) for outer in found)
+        gpus: total
+        for gpus, total in groups.items()
+        if not any(gpus < outer and groups[outer] <= total * (1 + LEVEL_SHARE) for outer in groups)
     }
 
 
@@ -187,7 +266,7 @@ def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping
         return _components(edges)
     # A full uplink gives all its GPUs the same rate, so different rates mean different uplinks.
     runs: list[list[int]] = []
-    for gpu in sorted(limited, key=lambda one: whole[one]):
+    for gpu in sorted(limited, key=whole.__getitem__):
         if runs and whole[gpu] <= (1 + LEVEL_SHARE) * whole[runs[-1][0]]:
             runs[-1].append(gpu)
         else:
@@ -197,30 +276,27 @@ def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping
 
 def _components(sets: Iterable[Gpus]) -> list[Gpus]:
     joined: list[Gpus] = []
-    for one in sets:
-        touching = [part for part in joined if part & one]
-        joined = [part for part in joined if not part & one] + [one.union(*touching)]
+    for gpus in sets:
+        touching = [part for part in joined if part & gpus]
+        joined = [part for part in joined if not part & gpus] + [gpus.union(*touching)]
     return joined
 
 
 def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
     """Yield the pairs that gain too little from both directions at once."""
-    one_direction, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
     alone, at_once = (
-        grouped(((min(pair), max(pair)), one.rate) for pair, one in found.items())
-        for found in (one_direction, both)
+        grouped(((min(pair), max(pair)), copy.rate) for pair, copy in copies.items())
+        for copies in (pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged"))
     )
-    rates = {pair: (median(alone[pair]), median(at_once[pair])) for pair in sorted(alone) if pair in at_once}
-    gains = {pair: together / one_way for pair, (one_way, together) in rates.items()}
+    gains = {pair: median(at_once[pair]) / median(alone[pair]) for pair in sorted(alone) if pair in at_once}
     for pair, gain in gains.items():
         others = [other for known, other in gains.items() if known != pair and {*known} & {*pair}]
         if others and gain < BIDIRECTIONAL_SHARE * median(others):
-            alone_gb_per_s, together = rates[pair]
             yield UplinkGroup(
                 gpus=pair,
                 from_kind="bidirectional",
-                alone_gb_per_s=2 * alone_gb_per_s,
-                together_gb_per_s=together,
+                alone_gb_per_s=2 * median(alone[pair]),
+                together_gb_per_s=median(at_once[pair]),
                 slowed=("bidirectional",),
             )
 
@@ -249,27 +325,29 @@ def _laminar(directions: Sequence[_Direction], machine: Machine) -> dict[Gpus, s
     The directions share one tree. Groups that overlap are one group. So are a group and a group within it if
     each is seen in only one direction and the link is the same.
     """
-    kinds_of = grouped((gpus, one.kind) for one in directions for gpus in one.groups)
-    found = {gpus: set(kinds) for gpus, kinds in kinds_of.items()}
+    kinds_of: dict[Gpus, set[Kind]] = {}
+    for direction in directions:
+        for gpus in direction.groups:
+            kinds_of.setdefault(gpus, set()).add(direction.kind)
     while same := next(
-        ((a, b) for a, b in combinations(found, 2) if _is_one_link(a, b, found, directions, machine)), None
+        (pair for pair in combinations(kinds_of, 2) if _is_one_link(pair, kinds_of, directions, machine)),
+        None,
     ):
-        kinds = found.pop(same[0]) | found.pop(same[1])
-        found.setdefault(same[0] | same[1], set()).update(kinds)
-    return found
+        kinds = kinds_of.pop(same[0]) | kinds_of.pop(same[1])
+        kinds_of.setdefault(same[0] | same[1], set()).update(kinds)
+    return kinds_of
 
 
 def _is_one_link(
-    a: Gpus,
-    b: Gpus,
-    found: Mapping[Gpus, set[Kind]],
+    pair: tuple[Gpus, Gpus],
+    kinds_of: Mapping[Gpus, set[Kind]],
     directions: Sequence[_Direction],
     machine: Machine,
 ) -> bool:
-    if a & b and not a <= b and not b <= a:
+    inner, outer = sorted(pair, key=len)
+    if inner & outer and not inner <= outer:
         return True
-    inner, outer = sorted((a, b), key=len)
-    if not inner < outer or found[a] & found[b]:
+    if not inner < outer or kinds_of[inner] & kinds_of[outer]:
         return False
     bridge = _meeting(inner, machine)
     if bridge is not None and bridge == _meeting(outer, machine):
@@ -277,21 +355,22 @@ def _is_one_link(
     # Without a tree: the other GPUs of the outer group are too slow to be slowed down in one of the
     # directions, and the total rates of both directions fit one link.
     sums = [direction.carries(outer) for direction in directions]
-    low, high = min(one or 0.0 for one in sums), max(one or 0.0 for one in sums)
+    low, high = sorted(total or 0.0 for total in sums)
     return high <= (1 + LEVEL_SHARE) * low
 
 
 def _uplink(gpus: Gpus, directions: Sequence[_Direction], machine: Machine) -> UplinkGroup:
-    first = next((one for one in directions if one.carries(gpus) and gpus <= one.alone.keys()), directions[0])
+    whole = (one_way for one_way in directions if one_way.carries(gpus) and gpus <= one_way.alone.keys())
+    first = next(whole, directions[0])
     carries = first.carries(gpus)
-    found = UplinkGroup(
+    group = UplinkGroup(
         gpus=tuple(sorted(gpus)),
         from_kind=first.kind,
         alone_gb_per_s=round(sum(first.alone.get(gpu, 0.0) for gpu in gpus), 3),
         together_gb_per_s=None if carries is None else round(carries, 3),
         slowed=tuple(direction.kind for direction in directions),
     )
-    return _with_tree(found, machine, first.alone)
+    return _with_tree(group, machine, first.alone)
 
 
 def _meeting(gpus: Gpus, machine: Machine) -> str | None:
@@ -306,13 +385,10 @@ def _meeting(gpus: Gpus, machine: Machine) -> str | None:
 def _paths(machine: Machine) -> dict[int, list[str]]:
     """Return the bridges above each GPU whose path to the root is complete, nearest first."""
     tree = {node.address: node for node in machine.pci}
-    found: dict[int, list[str]] = {}
-    for gpu in machine.gpus:
-        if gpu.pci_address in tree and gpu.pci_address is not None:
-            bridges, whole = bridges_above(tree, gpu.pci_address)
-            if whole:
-                found[gpu.index] = bridges
-    return found
+    above = {
+        gpu.index: bridges_above(tree, gpu.pci_address) for gpu in machine.gpus if gpu.pci_address in tree
+    }
+    return {gpu: bridges for gpu, (bridges, is_whole) in above.items() if is_whole}
 
 
 def _with_tree(group: UplinkGroup, machine: Machine, measured: Collection[int]) -> UplinkGroup:
@@ -320,9 +396,8 @@ def _with_tree(group: UplinkGroup, machine: Machine, measured: Collection[int]) 
 
     Ignores a GPU behind the bridge that was not `measured`, because nothing is known about it.
     """
-    paths = _paths(machine)
-    if any(gpu not in paths for gpu in group.gpus):
-        return group
     common = _meeting(frozenset(group.gpus), machine)
-    behind = {gpu for gpu, bridges in paths.items() if common in bridges and gpu in measured}
-    return msgspec.structs.replace(group, bridge=common, agrees=behind == set(group.gpus))
+    if common is None:
+        return group
+    behind = {gpu for gpu, bridges in _paths(machine).items() if common in bridges and gpu in measured}
+    return replace(group, bridge=common, agrees=behind == set(group.gpus))

@@ -30,13 +30,14 @@ from gputopo.findings import (
     usage,
     xids,
 )
+from gputopo.findings.rising import max_counters
 from gputopo.findings.rule import Case, Check, Rule, Threshold, by_model, fails, present, reaches, worst_first
 from gputopo.findings.tensorflow import Support, install_support, support_of
-from gputopo.reference.clock_events import under_load
+from gputopo.reference import under_load
 from gputopo.values.facts import has_any
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.samples import at_samples, max_counters
+from gputopo.values.samples import at_samples
 
 __all__ = [
     "CHECKS",

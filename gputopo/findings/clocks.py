@@ -7,8 +7,7 @@ from gputopo.findings.compare import known
 from gputopo.findings.rule import Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, busy
-from gputopo.reference.clock_events import reasons_of
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of, throttle_reasons
 from gputopo.values import history
 from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import Gpu, Machine
@@ -137,7 +136,7 @@ LOW_DRAW = Rule(
 @check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
 def check_low_clocks(machine: Machine) -> Iterator[Fault]:
     """Find low clocks under load without a throttle reason."""
-    loaded = [gpu for gpu in present(machine) if busy(gpu) and not explained(reasons_of(gpu.throttle))]
+    loaded = [gpu for gpu in present(machine) if busy(gpu) and not explained(throttle_reasons(gpu.throttle))]
     core = [fault for gpu in loaded if (fault := _low_core(gpu))]
     yield from core
     yield from (fault for gpu in loaded if (fault := _low_memory(gpu)))

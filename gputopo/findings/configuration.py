@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gputopo.findings.rule import Fault, Rule, by_model, check, each_gpu, present
 from gputopo.findings.usage import drives_display
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import MACHINE

@@ -12,8 +12,8 @@ import msgspec
 
 from gputopo.findings import find
 from gputopo.findings.rule import named
-from gputopo.reference.clock_events import under_load
-from gputopo.topology.identities import without_identities
+from gputopo.reference import under_load
+from gputopo.topology import without_identities
 from gputopo.values.difference import NOT_COMPARED, Change, Difference, FindingChanges
 from gputopo.values.facts import at_gpu, at_link, at_nic, at_pci, single_facts, within
 from gputopo.values.fields import Field, field_at, same_address

@@ -6,20 +6,16 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, times
+from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, kernel_events, times
 from gputopo.findings.rule import Case, Fault, Rule, check, named
-from gputopo.topology.kernel import (
-    NVIDIA_DRIVER,
-    SET_ASIDE,
-    UNCOUNTED,
-    gpu_nodes,
-    gpus_of_other_drivers,
-    kernel_events,
-)
+from gputopo.topology import NVIDIA_DRIVER, UNCOUNTED, gpus_of_other_drivers
 from gputopo.values.facts import FactPath, at_gpu, label
 from gputopo.values.finding import Finding
-from gputopo.values.machine import Driver, DriverStatus, Machine
+from gputopo.values.machine import Driver, DriverStatus, Machine, PciNode
 from gputopo.values.subject import DRIVER, MACHINE, Subject
+
+# Drivers that reserve a device for a virtual machine.
+SET_ASIDE = frozenset({"vfio-pci", "pci-stub", "pciback", "xen-pciback"})
 
 NOT_LOADED = Rule(
     "driver.not_loaded",
@@ -221,7 +217,7 @@ def status(machine: Machine) -> Iterator[Fault]:
         return
     facts = msgspec.to_builtins(driver)
     evidence: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
-    if devices := {node.address: node.driver for node in gpu_nodes(machine)}:
+    if devices := {node.address: node.driver for node in _gpu_nodes(machine)}:
         evidence["pci_devices"] = devices
     effect = "no GPU of this machine can be used"
     if differ or (driver.version is not None and machine.gpus):  # other output shows GPUs that answer
@@ -270,7 +266,7 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
     reports it.
     """
     bound = gpus_of_other_drivers([machine])
-    nodes = {node.address: node for node in gpu_nodes(machine)}
+    nodes = {node.address: node for node in _gpu_nodes(machine)}
     if len(bound) == len(nodes) or machine.driver.status not in ("ok", *_UNCERTAIN):
         return
     for holder in sorted(set(bound.values())):
@@ -317,7 +313,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
         also = f"; {xids} in the kernel log" if xids else ""
         subject, code = Subject.of_gpus([gpu.index]), machine.missing.get(path, "")
         if code != "GPU_IS_LOST" and re.fullmatch(r"[A-Z0-9_]+", code):
-            drivers = {node.address: node.driver for node in gpu_nodes(machine)}
+            drivers = {node.address: node.driver for node in _gpu_nodes(machine)}
             evidence |= {"nvml": code, "kernel_driver": drivers.get(gpu.pci_address or "")}
             why = _NO_RETURN.get(code, f"refused with NVML's {code}")
             yield GPU_NO_ANSWER.fault(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
@@ -339,7 +335,7 @@ def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
         return
     if any(gpu.pci_address is None for gpu in machine.gpus):
         return
-    names = {node.address: node.name for node in gpu_nodes(machine)}
+    names = {node.address: node.name for node in _gpu_nodes(machine)}
     for path in (path for path, why in machine.missing.items() if why == UNCOUNTED):
         at = FactPath.parse(path)
         if at.key.endswith(":00.0"):
@@ -375,7 +371,7 @@ def _other_drivers_of_all(machine: Machine) -> set[str]:
 
     Empty if NVIDIA's driver is known to work. A GPU with a name uses NVIDIA's driver.
     """
-    holders = {node.driver or NVIDIA_DRIVER for node in gpu_nodes(machine)}
+    holders = {node.driver or NVIDIA_DRIVER for node in _gpu_nodes(machine)}
     if machine.driver.status == "other_driver":
         return holders - {NVIDIA_DRIVER}
     named = any(gpu.name is not None for gpu in machine.gpus)
@@ -394,3 +390,8 @@ def _versions_differ(driver: Driver) -> bool:
     """Return whether the driver has parts of two versions, if it answers or its status is not reported."""
     versions = driver.version, driver.kernel_module_version
     return driver.status in ("ok", "not_read") and None not in versions and versions[0] != versions[1]
+
+
+def _gpu_nodes(machine: Machine) -> list[PciNode]:
+    """Return the NVIDIA GPUs on the PCI bus."""
+    return [node for node in machine.pci if node.kind == "gpu"]

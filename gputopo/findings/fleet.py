@@ -13,7 +13,7 @@ from gputopo.findings.fleet_hosts import HostDevice, HostFacts, facts_of_host
 from gputopo.findings.fleet_kinds import HostKind, HostReading, kinds
 from gputopo.findings.rule import MAX_MESSAGES, Rule
 from gputopo.findings.usage import GPU_BUSY
-from gputopo.topology.identities import without_identities
+from gputopo.topology import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.facts import GROUPS, within
 from gputopo.values.fields import field_at, path_in_words

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.findings.difference import compared_facts, drivers, without_generation
-from gputopo.reference.clock_events import under_load
+from gputopo.reference import under_load
 from gputopo.values.machine import Gpu, Link, Machine, Nic, PciNode
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 

@@ -1,4 +1,4 @@
-"""Errors without an Xid in the log of the kernel module or of the fabric manager."""
+"""The kernel log: its errors by GPU, and the errors without an Xid of the kernel module or fabric manager."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.rule import Case, Fault, Rule, check
-from gputopo.topology.kernel import kernel_events
+from gputopo.topology import bridges_above
+from gputopo.values.fields import short_address
 from gputopo.values.finding import SEVERITIES, Severity
-from gputopo.values.machine import KernelEvent, Machine
+from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine
 from gputopo.values.subject import DRIVER
 
 OFF_THE_BUS = 79  # Xid
@@ -203,3 +204,35 @@ def event_evidence(event: KernelEvent) -> dict[str, Any]:
 def device_words(event: KernelEvent) -> str:
     """Return the name of the device of an event, if it is not a known GPU."""
     return f"device {event.pci_address}" if event.pci_address else "unknown GPU"
+
+
+def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[Gpu | None, KernelEvent]]:
+    """Return the events of these kinds, each with its GPU, or None if it has no GPU or the GPU is unknown.
+
+    An event in two logs (dmesg and kern.log) counts once, with the higher number. An event that occurred
+    again since the last boot counts only since then.
+    """
+    events: dict[tuple[object, ...], KernelEvent] = {}
+    for event in machine.kernel_events:
+        if event.kind in kinds:
+            words = event.text if event.code is None and event.kind != "aer" else None
+            key = event.kind, event.code, event.severity, event.pci_address, words
+            if key not in events or (events[key].earlier, -events[key].count) > (event.earlier, -event.count):
+                events[key] = event
+    owners = _owners(machine) if events else {}
+    for event in events.values():
+        where = None if event.pci_address is None else short_address(event.pci_address)
+        yield owners.get(where or ""), event
+
+
+def _owners(machine: Machine) -> dict[str, Gpu]:
+    """Return the GPU of each address: the GPU's own address, and bridges that lead to no other GPU."""
+    tree = machine.pci_by_address
+    below: dict[str, list[Gpu]] = {}
+    gpus = {short_address(gpu.pci_address): gpu for gpu in machine.gpus if gpu.pci_address is not None}
+    for address in tree:
+        if (gpu := gpus.get(short_address(address))) is not None:
+            for bridge in bridges_above(tree, address)[0]:
+                below.setdefault(short_address(bridge), []).append(gpu)
+    owners = {where: those[0] for where, those in below.items() if len(those) == 1}
+    return owners | gpus

@@ -15,7 +15,7 @@ import msgspec
 
 from gputopo.findings.places import kind_of_board
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of
 from gputopo.values.finding import SEVERITIES, Severity
 from gputopo.values.machine import Gpu, Machine
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from gputopo.findings.compare import majority
 from gputopo.findings.rule import Fault, Rule, Threshold, check, present
-from gputopo.topology.hops import pci_tree
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
@@ -304,7 +303,7 @@ def of_nccl(machine: Machine) -> Iterator[Fault]:
 
 def _without_ports(machine: Machine) -> Iterator[Fault]:
     """Find cards without any port beside like cards that have them: no driver, or its start failed."""
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     models = grouped(
         ((node.vendor_id, node.device_id), nic)
         for nic in machine.nics
@@ -325,7 +324,7 @@ def _without_ports(machine: Machine) -> Iterator[Fault]:
 
 def _alike(machine: Machine) -> list[list[_Port]]:
     """Return the ports of cards of one type and link layer together. Cards of unknown type have no peers."""
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     ports = []
     for nic in machine.nics:
         node = nodes.get(nic.pci_address or "")

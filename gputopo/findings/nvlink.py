@@ -10,11 +10,17 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.findings.kernel_log import FABRIC_MANAGER, event_evidence, log_of, severity_of, times
+from gputopo.findings.kernel_log import (
+    FABRIC_MANAGER,
+    event_evidence,
+    kernel_events,
+    log_of,
+    severity_of,
+    times,
+)
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu, present
 from gputopo.findings.xids import Action, known_errors
-from gputopo.reference.expectations import expected_of
-from gputopo.topology.kernel import kernel_events
+from gputopo.reference import expected_of
 from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine

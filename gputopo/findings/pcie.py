@@ -5,15 +5,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.findings.kernel_log import event_evidence, severity_of
+from gputopo import reference
+from gputopo.findings.kernel_log import event_evidence, kernel_events, severity_of
 from gputopo.findings.places import is_notebook
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, facts_of, present
 from gputopo.findings.usage import BUSY_PERCENT
-from gputopo.reference import copied_links
-from gputopo.reference.clock_events import under_load
-from gputopo.reference.expectations import expected_link, expected_of
-from gputopo.topology.hops import bridges_above, max_rate, pci_tree
-from gputopo.topology.kernel import NVIDIA_DRIVER, kernel_events
+from gputopo.reference import expected_link, expected_of, under_load
+from gputopo.topology import NVIDIA_DRIVER, bridges_above
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
@@ -22,7 +20,7 @@ from gputopo.values.subject import MACHINE
 
 NARROW_LANES = Threshold(
     "narrow slot",
-    copied_links.NARROW_LANES,
+    reference.NARROW_LANES,
     "lanes or fewer",
     "not measured on hardware: eight lanes are enough for training and usual on many boards and clouds; with "
     "four the copies of every step show",
@@ -268,7 +266,7 @@ def widths(machine: Machine) -> Iterator[Fault]:
     Where the slot's lanes are not reported, fewer than the card's are a narrow slot rather than a bad
     contact: that is the usual cause.
     """
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     gpus = present(machine)
     lost = {}
     for gpu in gpus:
@@ -295,7 +293,7 @@ def generations(machine: Machine) -> Iterator[Fault]:
 @check(SLOT_SLOWER, SLOW_BRIDGE)
 def slots(machine: Machine) -> Iterator[Fault]:
     """Find slots of an earlier generation than their card, and slow bridges above."""
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     for gpu in present(machine):
         if fault := _older_slot(gpu) or (None if _has_narrow_slot(gpu, nodes) else _slow_bridge(gpu, nodes)):
             yield fault
@@ -304,7 +302,7 @@ def slots(machine: Machine) -> Iterator[Fault]:
 @check(PCIE_REPLAYS, PCIE_ERRORS)
 def errors(machine: Machine) -> Iterator[Fault]:
     """Find links with packet replays, and errors that the kernel counted on the GPU or its slot."""
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     for gpu in present(machine):
         yield from filter(None, (_replays(gpu), _aer(gpu, nodes)))
 
@@ -343,12 +341,12 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
 def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     """Find bridges through which several GPUs reach the CPU, and which are far too narrow for all at once."""
     found: list[tuple[PciNode, list[Gpu], float]] = []
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     bridges = ((bridge.address, gpu) for gpu in present(machine) for bridge in _bridges(nodes, gpu)[::-1])
     for address, gpus in grouped(bridges).items():  # the outermost bridges first
         uplink = nodes[address]
-        needs = sum(max_rate(nodes.get(gpu.pci_address or "")) or 0 for gpu in gpus)
-        rate = max_rate(uplink)
+        rate, own = uplink.max_rate, [nodes.get(gpu.pci_address or "") for gpu in gpus]
+        needs = sum((node and node.max_rate) or 0 for node in own)
         nearer = any(set(map(id, group)) == set(map(id, gpus)) for _, group, _ in found)
         if len(gpus) > 1 and rate and needs > SHARED_TIMES.value * rate and not nearer:
             found.append((uplink, gpus, needs / rate))

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from gputopo.findings.rule import Case, Fault, Rule, check, present
-from gputopo.topology.hops import links_by_pair
-from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
+from gputopo.topology import P2P_CAUSES, P2pOff, acs_bridges, why_p2p_off
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -20,8 +19,8 @@ _NEVER = (*_BY_DESIGN, "geforce_policy")
 _NO_FIX = "This cannot be changed. Copies go through host memory; gputopo bandwidth measures their rate."
 
 
-def _severity(cause: Cause) -> Severity:
-    fixable = CAUSES[cause].fix is not None and cause in ("registry_key", "bar1", "container")
+def _severity(cause: str) -> Severity:
+    fixable = P2P_CAUSES[cause].fix is not None and cause in ("registry_key", "bar1", "container")
     return "warning" if fixable else "info"
 
 
@@ -32,7 +31,7 @@ P2P_OFF = Rule(
     severities=("info", "warning"),
     cases=tuple(
         Case(name, cause.says, _severity(name), cause.fix or _NO_FIX)
-        for name, cause in CAUSES.items()
+        for name, cause in P2P_CAUSES.items()
         if name not in (*_OWN_RULE, *_BY_DESIGN)
     ),
 )
@@ -81,7 +80,10 @@ def check_peer_access(machine: Machine) -> Iterator[Fault]:
             yield P2P_OFF.fault(
                 Subject.of_link(link.a, link.b) if len(pairs) == 1 else MACHINE,
                 says,
-                {"cause": cause, "pairs": {f"{pair.a}-{pair.b}": list(statuses(pair)) for pair, _ in pairs}},
+                {
+                    "cause": cause,
+                    "pairs": {f"{pair.a}-{pair.b}": list(pair.p2p_refusals) for pair, _ in pairs},
+                },
                 _severity(cause) if why.fix is not None else "info",
                 remedy=why.fix,
             )
@@ -146,22 +148,22 @@ def check_acs(machine: Machine) -> Iterator[Fault]:
 
 def _is_relevant(machine: Machine) -> bool:
     """Return whether any two GPUs may be peers below one host bridge: ACS redirects only such copies."""
-    links = links_by_pair(machine)
+    links = machine.links_by_pair
     for a, b in combinations(sorted(gpu.index for gpu in present(machine)), 2):
         link = links.get((a, b))
         if link is None:
             return True
-        why = why_off(machine, link)
+        why = why_p2p_off(machine, link)
         never = why is not None and why.cause in _NEVER
         if not never and (link.hop is None or link.hop <= Hop.PXB):
             return True
     return False
 
 
-def _off(machine: Machine) -> Iterator[tuple[Link, Off]]:
+def _off(machine: Machine) -> Iterator[tuple[Link, P2pOff]]:
     lost = {gpu.index for gpu in machine.gpus if gpu.lost}
-    for link in links_by_pair(machine).values():
+    for link in machine.links_by_pair.values():
         if not {link.a, link.b} & lost:
-            why = why_off(machine, link)
+            why = why_p2p_off(machine, link)
             if why is not None:
                 yield link, why

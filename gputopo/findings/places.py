@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of
 from gputopo.values.machine import Gpu, Machine
 
 Place = Literal["virtual machine", "notebook", "module", "server card"]

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from gputopo.findings.kernel_log import event_evidence
+from gputopo.findings.kernel_log import event_evidence, kernel_events
 from gputopo.findings.rule import Case, Fault, Rule, check
-from gputopo.topology.kernel import kernel_events
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 

@@ -8,7 +8,7 @@ from gputopo.values.fields import path_in_words
 from gputopo.values.finding import Severity
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine, Sample
-from gputopo.values.samples import seconds
+from gputopo.values.samples import COUNTERS, seconds
 
 REPLAYS_A_MINUTE = Threshold(
     "packet replays in a minute",
@@ -96,3 +96,22 @@ def minutes(samples: Sequence[Sample]) -> float:
     """Return the time from the first sample to the last."""
     first, last = seconds(samples[0].time), seconds(samples[-1].time)
     return 0.0 if first is None or last is None else (last - first) / 60
+
+
+def max_counters(machine: Machine) -> dict[int, dict[str, Any]]:
+    """Return the maximum of each counter over all samples, by GPU."""
+    found: dict[int, dict[str, Any]] = {}
+    for sample in machine.samples:
+        for facts in sample.gpus:
+            mine = found.setdefault(facts["index"], {})
+            for path in COUNTERS & facts.keys():
+                mine[path] = _max(mine.get(path), facts[path])
+    return found
+
+
+def _max(a: Any, b: Any) -> Any:
+    if a is None:
+        return b
+    if isinstance(b, dict):
+        return {key: max(a.get(key, 0), b.get(key, 0)) for key in {**a, **b}}
+    return max(a, b)

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec
 import msgspec
 
 from gputopo.findings.places import ELSEWHERE, Fits, place_of
-from gputopo.reference.expectations import name_of
+from gputopo.reference import name_of
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.facts import label
 from gputopo.values.finding import SEVERITIES, Finding, Severity

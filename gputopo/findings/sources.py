@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
+from gputopo.findings import doubts
 from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
-from gputopo.topology import doubts
-from gputopo.topology.hops import class_name, links_by_pair
-from gputopo.values.facts import FactPath, fact_in_words
+from gputopo.topology import MAX_CUT_CPUS, class_name, implausible_pairs
+from gputopo.values.facts import FactPath
+from gputopo.values.fields import path_in_words
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.option import listed
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -65,7 +66,7 @@ AFFINITY_CUT = Rule(
         "Run nvidia-smi topo -m outside of the job or container, or add the output of lscpu with --from."
     ),
     severities=("info",),
-    thresholds=(Threshold("scattered CPUs", doubts.MAX_CUT_CPUS, "CPUs"),),
+    thresholds=(Threshold("scattered CPUs", MAX_CUT_CPUS, "CPUs"),),
 )
 UNREAD = Rule(
     "capture.unread",
@@ -122,7 +123,7 @@ def contradictions(machine: Machine) -> Iterator[Fault]:
 @check(TOPOLOGY_UNKNOWN)
 def unknown_topology(machine: Machine) -> Iterator[Fault]:
     """Report the pairs of which neither hop nor NVLinks are known."""
-    links = links_by_pair(machine)
+    links = machine.links_by_pair
     pairs = list(combinations(sorted(gpu.index for gpu in present(machine)), 2))
     unknown = [pair for pair in pairs if class_name(links.get(pair)) == "unknown"]
     if unknown:
@@ -163,7 +164,7 @@ def hidden_topology(machine: Machine) -> Iterator[Fault]:
 @check(TOPOLOGY_DOUBTFUL)
 def doubtful_topology(machine: Machine) -> Iterator[Fault]:
     """Report classes that the legend of `nvidia-smi topo -m` excludes, and NVLink models without NVLinks."""
-    within, across = doubts.sys_within_node(machine), doubts.near_across_nodes(machine)
+    within, across = implausible_pairs(machine)
     nodes = {str(gpu.index): gpu.numa_node for gpu in present(machine)}
     if within:
         yield _doubt("SYS between GPUs of one NUMA node", within, {"numa_nodes": nodes})
@@ -178,7 +179,7 @@ def doubtful_topology(machine: Machine) -> Iterator[Fault]:
         )
 
 
-def _doubt(what: str, pairs: doubts.Pairs, evidence: dict[str, Any]) -> Fault:
+def _doubt(what: str, pairs: Sequence[tuple[int, int]], evidence: dict[str, Any]) -> Fault:
     return TOPOLOGY_DOUBTFUL.fault(
         MACHINE,
         f"{what} ({pairs_in_words(pairs)}): an artefact of a virtual machine, the firmware or the driver",
@@ -229,3 +230,13 @@ def _subject_of(machine: Machine, fact: str) -> Subject:
     if at.group == "gpus" and at.indices and at.indices[0] < len(machine.gpus):
         return Subject.of_gpus([machine.gpus[at.indices[0]].index])
     return DRIVER if at.group == "driver" else MACHINE
+
+
+def fact_in_words(path: str) -> str:
+    """Return an address in words: `PCI address of GPU 1`, `driver CUDA version`."""
+    at = FactPath.parse(path)
+    if at.fact and at.group == "gpus" and at.indices:
+        return f"{path_in_words(Gpu, at.fact)} of GPU {at.key}"
+    if at.fact and at.group == "links" and at.indices:
+        return f"{path_in_words(Link, at.fact)} of GPUs {' and '.join(map(str, at.indices))}"
+    return path_in_words(Machine, path)

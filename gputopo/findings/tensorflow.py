@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from gputopo.findings.rule import Fault, Rule, check, present
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of
 from gputopo.values.install import install_tensorflow, missing_libraries, pip_install
 from gputopo.values.machine import Gpu, Machine, TensorFlowInstall
 from gputopo.values.subject import MACHINE

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, each_gpu, present
-from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, idle, reasons_of, unnamed
+from gputopo.reference import CLOCK_EVENTS, LOAD_STATES, clock_event_words, throttle_reasons
 from gputopo.values.finding import Severity
+from gputopo.values.history import BUSY_PERCENT
 from gputopo.values.machine import Gpu, Machine
 
 LOW_DRAW_SHARE = Threshold(
@@ -225,12 +226,17 @@ MEMORY_HOT = Rule(
 
 def throttle_rule(reason: str) -> Rule | None:
     """Return the rule of a clock event reason; None if it is no throttling."""
-    return None if reason in UNTHROTTLED else THROTTLE.get(reason, THROTTLE_UNKNOWN)
+    event = CLOCK_EVENTS.get(reason)
+    return THROTTLE.get(reason, THROTTLE_UNKNOWN) if event is None or event.effect else None
 
 
 def throttle_message(reason: str) -> str:
     """Return the message for a clock event reason that has a rule."""
-    return THROTTLE[reason].title if reason in THROTTLE else f"{THROTTLE_UNKNOWN.title} {unnamed(reason)}"
+    return THROTTLE[reason].title if reason in THROTTLE else _unknown_message([reason])
+
+
+def _unknown_message(reasons: Iterable[str]) -> str:
+    return f"{THROTTLE_UNKNOWN.title} {', '.join(clock_event_words(reasons, short=True))}"
 
 
 def explained(reasons: Iterable[str]) -> bool:
@@ -255,17 +261,16 @@ def slowdowns(machine: Machine) -> Iterator[Fault]:
     gpus = present(machine)
     for reason, rule in THROTTLE.items():
         for gpu in gpus:
-            reasons = reasons_of(gpu.throttle)
+            reasons = throttle_reasons(gpu.throttle)
             if reason in reasons and not has_named_cause(reason, reasons):
                 if reason != "sw_power_cap":
                     yield rule.fault(gpu, rule.title, _throttle_evidence(gpu))
                 elif (fault := _power_cap(gpu, rule)) is not None:
                     yield fault
     for gpu in gpus:
-        unknown = [name for name in reasons_of(gpu.throttle) if throttle_rule(name) is THROTTLE_UNKNOWN]
+        unknown = [name for name in throttle_reasons(gpu.throttle) if throttle_rule(name) is THROTTLE_UNKNOWN]
         if unknown:
-            says = f"{THROTTLE_UNKNOWN.title} {', '.join(map(unnamed, unknown))}"
-            yield THROTTLE_UNKNOWN.fault(gpu, says, _throttle_evidence(gpu))
+            yield THROTTLE_UNKNOWN.fault(gpu, _unknown_message(unknown), _throttle_evidence(gpu))
 
 
 @each_gpu(LIMIT_BELOW_DEFAULT, LIMIT_OVERRULED)
@@ -288,7 +293,7 @@ def times(gpu: Gpu) -> Iterator[Fault]:
 
     Those that are throttled at present have a finding already.
     """
-    if {*_THERMAL, "hw_power_brake_slowdown"} & {*reasons_of(gpu.throttle)}:
+    if {*_THERMAL, "hw_power_brake_slowdown"} & {*throttle_reasons(gpu.throttle)}:
         return
     spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
     long = [name for name, seconds in spent.items() if seconds >= _LONG[name][1].value]
@@ -301,7 +306,7 @@ def times(gpu: Gpu) -> Iterator[Fault]:
 @each_gpu(NEAR_SLOWDOWN, MEMORY_HOT)
 def temperatures(gpu: Gpu) -> Iterator[Fault | None]:
     """Compare with the GPU's own thresholds. One in thermal slowdown has a finding already."""
-    if not {*_THERMAL} & {*reasons_of(gpu.throttle)}:
+    if not {*_THERMAL} & {*throttle_reasons(gpu.throttle)}:
         yield from (_near_slowdown(gpu), _hot_memory(gpu))
 
 
@@ -329,7 +334,7 @@ def _power_cap(gpu: Gpu, rule: Rule) -> Fault | None:
     Some GPUs report a power cap while idle (A10, A40, RTX A6000 and RTX 5090 in P8 at 0 %, in published
     captures): no fault.
     """
-    if _is_limited(gpu) or idle(gpu):
+    if _is_limited(gpu) or is_idle(gpu):
         return None
     draw, limit = gpu.power_w.draw, gpu.power_w.enforced_limit or gpu.power_w.limit
     if draw is not None and limit and draw < LOW_DRAW_SHARE.value * limit:
@@ -350,7 +355,7 @@ def _is_below(limit_w: float | None, other_w: float | None) -> bool:
 def _throttle_evidence(gpu: Gpu) -> dict[str, object]:
     return {
         "mask": None if gpu.throttle.mask is None else f"{gpu.throttle.mask:#x}",
-        "reasons": list(reasons_of(gpu.throttle)),
+        "reasons": list(throttle_reasons(gpu.throttle)),
         "core_mhz": gpu.clocks_mhz.sm.now or gpu.clocks_mhz.graphics.now,
         "power_w": gpu.power_w.draw,
         "temperature_c": gpu.temperature_c.gpu,
@@ -387,3 +392,16 @@ def _hot_memory(gpu: Gpu) -> Fault | None:
 
 def _is_threshold(value: int | None) -> bool:
     return value is not None and 0 < value <= MAX_THRESHOLD_C.value
+
+
+def is_idle(gpu: Gpu) -> bool:
+    """Return whether the GPU is known to have been idle, or little used in a power-saving P-state.
+
+    This is not the opposite of `under_load`: if nothing is known, both are False. A GPU that is used and
+    stays in such a state is throttled, not idle.
+    """
+    used = gpu.utilization_percent.gpu
+    if "gpu_idle" in throttle_reasons(gpu.throttle) or used == 0:
+        return True
+    saving = gpu.pstate is not None and gpu.pstate not in LOAD_STATES
+    return saving and (used is None or used < BUSY_PERCENT)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.rule import Fault, Rule, Threshold, check, present
-from gputopo.reference.clock_events import LOAD_STATES, reasons_of, under_load
+from gputopo.reference import LOAD_STATES, throttle_reasons, under_load
 from gputopo.values import history
 from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, GpuProcess, Machine
@@ -186,7 +186,9 @@ def hung_kernel(gpu: Gpu) -> str | None:
     draw, limit, load = gpu.power_w.draw, _power_limit(gpu), gpu.utilization_percent
     if draw is None or limit is None or load.gpu is None or drives_display(gpu) or gpu.mig.mode:
         return None
-    slowed = {*reasons_of(gpu.throttle)} - {"applications_clocks_setting"} or gpu.pstate not in LOAD_STATES
+    slowed = {*throttle_reasons(gpu.throttle)} - {
+        "applications_clocks_setting"
+    } or gpu.pstate not in LOAD_STATES
     hangs = load.gpu >= HUNG_PERCENT.value and draw < HUNG_POWER.value * limit and not load.memory
     return f"{load.gpu}% load at {draw:.0f} of {limit:.0f} W" if hangs and not slowed else None
 

@@ -30,8 +30,7 @@ from gputopo.findings.throttling import (
 )
 from gputopo.findings.usage import BUSY_PERCENT, GPU_BUSY
 from gputopo.findings.xids import XID, xid_case
-from gputopo.reference.clock_events import decode
-from gputopo.reference.expectations import expected_link
+from gputopo.reference import decode_clock_events, expected_link
 from gputopo.values.finding import Finding
 from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
@@ -299,7 +298,7 @@ def _throttled(seen: GpuHistory) -> dict[str, tuple[float, float]]:
     samples: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for mask, count in seen.masks.items():
-        for name in (names := decode(mask)):
+        for name in (names := decode_clock_events(mask)):
             if not has_named_cause(name, names):
                 samples[name] = samples.get(name, 0) + count
                 seconds[name] = seconds.get(name, 0.0) + seen.mask_s.get(mask, 0.0)

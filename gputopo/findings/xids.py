@@ -6,13 +6,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, severity_of, times
+from gputopo.findings.kernel_log import (
+    OFF_THE_BUS,
+    device_words,
+    event_evidence,
+    kernel_events,
+    severity_of,
+    times,
+)
 from gputopo.findings.places import Fits
 from gputopo.findings.rule import Case, Fault, Rule, check
-from gputopo.reference import expectations
-from gputopo.reference.expectations import expected_of
-from gputopo.topology.kernel import kernel_events
-from gputopo.values.fields import rows_of
+from gputopo.reference import expected_of, reference_rows
 from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import parse_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -105,7 +109,7 @@ def known_errors(kind: str, file: str, actions: Mapping[str, Action]) -> dict[tu
     as in leptonai/gpud, sxid.go. Faults of programs are warnings, those of the card errors.
     """
     found: dict[tuple[int, str], Case] = {}
-    for row in rows_of(expectations.__file__, f"data/{file}"):
+    for row in reference_rows(file):
         severity, action = msgspec.convert(row["severity"], Severity), actions[row["action"]]
         whens = row["when"].split() if row["meaning"] else [row["when"]]
         for code in parse_ranges(row["codes"]) or ():

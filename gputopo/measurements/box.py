@@ -13,12 +13,17 @@ from statistics import fmean, median
 import msgspec
 
 from gputopo.measurements.cells import key
-from gputopo.runs.history import Saved
+from gputopo.measurements.from_ours import of_result
+from gputopo.measurements.run_folders import machine_name
+from gputopo.runs import Past, Saved
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values.bandwidth import Kind
 from gputopo.values.box import MIN_SIDE, Box, Event, Point, Series, Worsening
 from gputopo.values.grouping import grouped
+from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, single_paths
 from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.noise import MAD_TO_SIGMA
 
 # A change is a shift of the mean by this many standard errors, by at least this share, with at least this
 # many measurements on each side, outliers excluded. The noise is the scatter of the series, computed as if
@@ -28,7 +33,6 @@ from gputopo.values.run.measurement import Measurement
 DEVIATIONS, USUAL_NOISE = 4.4, 0.03
 MIN_CHANGE = 0.03
 _MAX_POINTS = 400  # the latest points of a series
-_MAD_TO_DEVIATION = 1.4826  # standard deviations per median absolute deviation, for normal noise
 _OUTLIER = 3.0  # in deviations: a larger difference counts as this much
 # Conditions in the name of a series of runs. Within a series, the other conditions are equal as well.
 _NAMING = ("model", "batch_per_gpu", "precision", "variable_update", "ps_device", "all_reduce")
@@ -38,26 +42,46 @@ def box_of(
     machine: str | None, runs: Iterable[Measurement], bandwidths: Iterable[Saved] = (), elsewhere: int = 0
 ) -> Box:
     """Return the history of a machine from its measurements, in any order."""
-    ordered = sorted(runs, key=lambda one: one.time_s or 0.0)
-    saved = sorted(bandwidths, key=lambda one: one.saved_at)
+    ordered = sorted(runs, key=lambda run: run.time_s or 0.0)
+    saved = sorted(bandwidths, key=lambda bandwidth: bandwidth.saved_at)
     series = (*_of_runs(ordered), *_of_links(saved))
     events = tuple(_events(ordered, saved))
-    found = [(one, change_of(one)) for one in series]
-    changes = [change for _, change in found if change is not None]
-    low = [change for one, worse in found if worse is None and (change := low_last(one)) is not None]
+    changes, low = [], []
+    for measured in series:
+        if (change := change_of(measured)) is not None:
+            before = max(point.time_s for point in measured.points if point.time_s < change.since_s)
+            with_events = tuple(event.says for event in events if before < event.time_s <= change.since_s)
+            changes.append(msgspec.structs.replace(change, with_events=with_events))
+        elif (last := low_last(measured)) is not None:
+            low.append(last)
     return Box(
         machine=machine,
         runs=tuple(ordered),
         series=series,
-        changes=tuple(_with_events(one, series, events) for one in _most_first(changes)),
-        to_repeat=tuple(_most_first(low)),
+        changes=tuple(sorted(changes, key=lambda change: -change.percent)),
+        to_repeat=tuple(sorted(low, key=lambda last: -last.percent)),
         events=events,
         elsewhere=elsewhere,
     )
 
 
-def _most_first(changes: Iterable[Worsening]) -> list[Worsening]:
-    return sorted(changes, key=lambda one: -one.percent)
+def history_of_box(machine: Machine, runs: Iterable[Past], bandwidths: Iterable[Saved]) -> Box:
+    """Return the history of a machine. `runs`: latest first, also of other machines, which are counted."""
+    stored, key, name = list(runs), fingerprint(machine), machine_name(machine)
+    gpus = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
+    measured = [
+        of_result(
+            run.result,
+            source=run.folder,
+            machine=name,
+            cpu=machine.host.cpu_model,
+            gpus=gpus,
+            time_s=run.finished_at,
+        )
+        for run in reversed(stored)
+        if run.fingerprint == key
+    ]
+    return box_of(name, measured, bandwidths, len(stored) - len(measured))
 
 
 def change_of(series: Series) -> Worsening | None:
@@ -67,8 +91,9 @@ def change_of(series: Series) -> Worsening | None:
     """
     points = series.points[-_MAX_POINTS:]
     last = median(point.value for point in points[-MIN_SIDE:]) if points else 0.0
-    found = (_change(series, some) for some in (points, points[:-1]))
-    return next((one for one in found if one is not None and last < (one.before + one.after) / 2), None)
+    changes = (_change(series, part) for part in (points, points[:-1]))
+    falls = (change for change in changes if change and last < (change.before + change.after) / 2)
+    return next(falls, None)
 
 
 def _change(series: Series, points: Sequence[Point]) -> Worsening | None:
@@ -82,10 +107,10 @@ def _change(series: Series, points: Sequence[Point]) -> Worsening | None:
     split = max(range(MIN_SIDE, len(values) - MIN_SIDE + 1), key=errors, default=None)
     if split is None:
         return None
-    found = _worsening(series, points, split)
-    shift = 100 * median(one - other for one in values[:split] for other in values[split:])
-    is_worse = shift >= found.before * max(found.noise_percent, 100 * MIN_CHANGE) and found.after > 0
-    return found if is_worse else None
+    change = _worsening(series, points, split)
+    shift = 100 * median(before - after for before in values[:split] for after in values[split:])
+    is_worse = shift >= change.before * max(change.noise_percent, 100 * MIN_CHANGE) and change.after > 0
+    return change if is_worse else None
 
 
 def low_last(series: Series) -> Worsening | None:
@@ -93,14 +118,14 @@ def low_last(series: Series) -> Worsening | None:
     points = series.points[-_MAX_POINTS:]
     if len(points) <= MIN_SIDE:
         return None
-    found = _worsening(series, points, len(points) - 1)
-    return found if found.percent >= max(found.noise_percent, 100 * MIN_CHANGE) else None
+    change = _worsening(series, points, len(points) - 1)
+    return change if change.percent >= max(change.noise_percent, 100 * MIN_CHANGE) else None
 
 
 def _worsening(series: Series, points: Sequence[Point], split: int) -> Worsening:
-    parts = [[point.value for point in some] for some in (points[:split], points[split:])]
-    before, after = map(median, parts)
-    _, error = _shift(*parts)
+    values = [point.value for point in points]
+    before, after = median(values[:split]), median(values[split:])
+    _, error = _shift(values[:split], values[split:])
     return Worsening(
         what=series.what,
         unit=series.unit,
@@ -123,28 +148,21 @@ def _shift(*parts: Sequence[float]) -> tuple[float, float]:
     away = [[value - middle for value in part] for part, middle in zip(parts, middles, strict=True)]
     count = sum(map(len, parts))
     usual = 2 * (USUAL_NOISE * middles[0]) ** 2
-    typical = _MAD_TO_DEVIATION * median(abs(one) for part in away for one in part)
+    typical = MAD_TO_SIGMA * median(abs(value) for part in away for value in part)
     limit = _OUTLIER * math.sqrt((usual + (count - 2) * typical**2) / count)
-    within = [[min(max(one, -limit), limit) for one in part] for part in away]
-    variance = (usual + sum(one**2 for part in within for one in part)) / count
+    within = [[min(max(value, -limit), limit) for value in part] for part in away]
+    variance = (usual + sum(value**2 for part in within for value in part)) / count
     before, after = (middle + fmean(part) for middle, part in zip(middles, within, strict=True))
-    others = min(sum(abs(one) <= limit for one in part) for part in away)
-    return (before - after) * (others >= MIN_SIDE), math.sqrt(variance * sum(1 / len(part) for part in parts))
-
-
-def _with_events(change: Worsening, series: Iterable[Series], events: Iterable[Event]) -> Worsening:
-    points = next(one.points for one in series if one.what == change.what)
-    last = max(point.time_s for point in points if point.time_s < change.since_s)
-    found = tuple(one.says for one in events if last < one.time_s <= change.since_s)
-    return msgspec.structs.replace(change, with_events=found)
+    fewest = min(sum(abs(value) <= limit for value in part) for part in away)
+    return (before - after) * (fewest >= MIN_SIDE), math.sqrt(variance * sum(1 / len(part) for part in parts))
 
 
 def _events(runs: Iterable[Measurement], saved: Iterable[Saved]) -> Iterable[Event]:
-    seen = [(one.time_s or 0.0, "TensorFlow", one.version) for one in runs if one.framework == "gputopo"]
-    seen += [(one.time_s or 0.0, "driver", one.driver) for one in runs]
-    seen += [(one.saved_at, "driver", one.machine.driver.version) for one in saved]
+    versions = [(run.time_s or 0.0, "TensorFlow", run.version) for run in runs if run.framework == "gputopo"]
+    versions += [(run.time_s or 0.0, "driver", run.driver) for run in runs]
+    versions += [(then.saved_at, "driver", then.machine.driver.version) for then in saved]
     known: dict[str, str] = {}
-    for time, name, version in sorted(one for one in seen if one[2] is not None):
+    for time, name, version in sorted(seen for seen in versions if seen[2] is not None):
         if version is not None and known.setdefault(name, version) != version:
             yield Event(time_s=time, says=f"{name} {known[name]} to {version}")
             known[name] = version
@@ -152,37 +170,36 @@ def _events(runs: Iterable[Measurement], saved: Iterable[Saved]) -> Iterable[Eve
 
 def _of_runs(runs: Sequence[Measurement]) -> Iterable[Series]:
     groups = grouped(
-        (key(one, ("version",)), one)
-        for one in runs
-        if one.is_measured and one.time_s is not None and not one.conditions
+        (key(run, ("version",)), run)
+        for run in runs
+        if run.is_measured and run.time_s is not None and not run.conditions
     )
-    for some in groups.values():
-        first = some[0]
+    for alike in groups.values():
+        first = alike[0]
         gpus = f" {','.join(map(str, first.gpus))}" if first.gpus else ""
         what = f"{first.job_words(_NAMING)}, {first.gpus_words}{gpus}"
-        yield _run_series(what, some, [one.images_per_sec for one in some])
+        yield _run_series(what, [(run.time_s, run.images_per_sec) for run in alike])
         for place, device in enumerate(first.devices if first.n_gpus > 1 else ()):
             kind = "GPU" if first.backend == "gpu" else "tower"
-            paces = [one.devices[place].images_per_sec for one in some]
-            yield _run_series(f"{kind} {device.number} in {what}", some, paces)
+            paces = [(run.time_s, run.devices[place].images_per_sec) for run in alike]
+            yield _run_series(f"{kind} {device.number} in {what}", paces)
 
 
-def _run_series(what: str, runs: Sequence[Measurement], values: Iterable[float | None]) -> Series:
-    found = ((one.time_s, value) for one, value in zip(runs, values, strict=True))
-    points = (Point(time, value) for time, value in found if time is not None and value is not None)
+def _run_series(what: str, speeds: Iterable[tuple[float | None, float | None]]) -> Series:
+    points = (Point(time, speed) for time, speed in speeds if time is not None and speed is not None)
     return Series(what=what, unit="images/sec", points=tuple(points))
 
 
 def _of_links(saved: Sequence[Saved]) -> Iterable[Series]:
     links: dict[str, list[Point]] = defaultdict(list)
     kinds: tuple[Kind, ...] = ("h2d", "d2h")
-    for one in saved:
-        time = one.bandwidth.measured_at or one.saved_at
+    for then in saved:
+        samples, time = then.bandwidth.samples, then.bandwidth.measured_at or then.saved_at
         for kind in kinds:
-            for gpu, speed in host_link_rates(one.bandwidth.samples, kind, one.machine).items():
+            for gpu, speed in host_link_rates(samples, kind, then.machine).items():
                 name = f"host to GPU {gpu}" if kind == "h2d" else f"GPU {gpu} to host"
                 links[name].append(Point(time, speed))
-        for (source, to, path), copy in single_paths(one.bandwidth.samples).items():
+        for (source, to, path), copy in single_paths(samples).items():
             links[f"GPU {source} to GPU {to}, {path}"].append(Point(time, copy.rate))
     for name, points in links.items():
         yield Series(what=name, unit="GB/s", points=tuple(points))

@@ -48,15 +48,15 @@ COMPARISONS: tuple[Comparison, ...] = (
 )  # fmt: skip
 
 
-def key(one: Measurement, free: Iterable[str] = ()) -> tuple[Any, ...]:
+def key(run: Measurement, free: Iterable[str] = ()) -> tuple[Any, ...]:
     """Return all conditions of a measurement except the `free` ones. Equal keys: may be compared."""
     left_out = set(free)
-    return tuple(None if name in left_out else getattr(one, name) for name in CONDITIONS)
+    return tuple(None if name in left_out else getattr(run, name) for name in CONDITIONS)
 
 
-def differences(one: Measurement, other: Measurement) -> tuple[str, ...]:
+def differences(run: Measurement, other: Measurement) -> tuple[str, ...]:
     """Return the names of the conditions in which two measurements differ, in order."""
-    return tuple(name for name in CONDITIONS if getattr(one, name) != getattr(other, name))
+    return tuple(name for name in CONDITIONS if getattr(run, name) != getattr(other, name))
 
 
 def holds(ratio: float, noise: float) -> bool:
@@ -70,8 +70,8 @@ def cells_of(measurements: Iterable[Measurement]) -> tuple[Cell, ...]:
     Each run with a drill has its own cell, after all others.
     """
     groups = grouped(
-        ((*key(one), one.source if one.is_drill else None), one)
-        for one in sorted(measurements, key=lambda one: one.is_drill)
+        ((*key(run), run.source if run.is_drill else None), run)
+        for run in sorted(measurements, key=lambda run: run.is_drill)
     )
     return tuple(_cell(number, group) for number, group in enumerate(groups.values()))
 
@@ -83,36 +83,32 @@ def without_drills(cells: Sequence[Cell]) -> Sequence[Cell]:
 
 def _cell(number: int, group: Sequence[Measurement]) -> Cell:
     # Measurements without a digest are treated as different files.
-    files = grouped((one.digest or place, one) for place, one in enumerate(group))
+    files = grouped((run.digest or place, run) for place, run in enumerate(group))
     duplicates = tuple(copy.source for copies in files.values() for copy in copies[1:])
     runs = tuple(copies[0] for copies in files.values())
     cell = Cell(number=number, runs=runs, images_per_sec=None, duplicates=duplicates)
-    if not cell.counted:
+    counted = cell.counted
+    if not counted:
         return cell
     mean = fmean(cell.repeats)
-    return msgspec.structs.replace(cell, images_per_sec=mean, noise=_noise(cell.counted, mean))
-
-
-def _noise(measured: Sequence[Measurement], mean: float) -> float:
-    """Return the standard error of the mean, as a share.
-
-    It comes from the repeats, or from one run's own noise and the assumed variation between runs.
-    """
+    # The standard error of the mean, as a share: from the repeats, or from one run's own noise and the
+    # assumed variation between runs.
     if not mean:
-        return RUN_TO_RUN
-    if len(measured) == 1:
-        return math.hypot((measured[0].uncertainty or 0.0) / mean, RUN_TO_RUN)
-    spread = stdev(one.images_per_sec or 0.0 for one in measured) / mean
-    return max(spread, RUN_TO_RUN) / math.sqrt(len(measured))
+        noise = RUN_TO_RUN
+    elif len(counted) == 1:
+        noise = math.hypot((counted[0].uncertainty or 0.0) / mean, RUN_TO_RUN)
+    else:
+        noise = max(stdev(cell.repeats) / mean, RUN_TO_RUN) / math.sqrt(len(counted))
+    return msgspec.structs.replace(cell, images_per_sec=mean, noise=noise)
 
 
-def ratio_noise(one: Cell, other: Cell) -> float:
+def ratio_noise(cell: Cell, other: Cell) -> float:
     """Return the standard error of the logarithm of a ratio of two cells; 0 if they are the same cell."""
-    return 0.0 if one is other else math.hypot(one.noise or 0.0, other.noise or 0.0)
+    return 0.0 if cell is other else math.hypot(cell.noise or 0.0, other.noise or 0.0)
 
 
-def ratio_holds(one: Cell, other: Cell) -> bool:
+def ratio_holds(cell: Cell, other: Cell) -> bool:
     """Return whether two cells differ beyond their noise; always False if one of them is spoilt."""
-    if one.spoilt or other.spoilt or not other.images_per_sec:
+    if cell.spoilt or other.spoilt or not other.images_per_sec:
         return False
-    return holds((one.images_per_sec or 0.0) / other.images_per_sec, ratio_noise(one, other))
+    return holds((cell.images_per_sec or 0.0) / other.images_per_sec, ratio_noise(cell, other))

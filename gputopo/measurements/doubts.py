@@ -1,6 +1,6 @@
 """Observations that cast doubt: missed predictions, other conditions, failures, regressions, refusals."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from gputopo.measurements.cells import SET, key, without_drills
@@ -23,11 +23,18 @@ _REFUSED = {
 def doubts(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     """Iterate over the doubts. `names`: the conditions that identify a job."""
     yield from _outside(figures, names)
-    yield from _by_text(figures, "conditions.other", _conditions, names, ("run", ""))
-    yield from _by_text(figures, "figure.suspect", _suspect, names, ("figure", ""))
-    yield from _by_text(
-        figures, "cells.failed", lambda cell: cell.failed, names, ("run", " without a figure")
-    )
+    conditions = [
+        # How busy the host was differs from run to run.
+        (cell.number, BUSY if condition.startswith(BUSY) else condition)
+        for cell in figures.cells
+        for condition in dict.fromkeys(condition for run in cell.runs for condition in run.conditions)
+    ]
+    suspect = [(cell.number, cell.of.suspect) for cell in figures.cells if cell.of.suspect]
+    suspect = [(number, text.removeprefix("suspect: ")) for number, text in suspect]
+    failed = [(cell.number, text) for cell in figures.cells for text in cell.failed]
+    yield from _by_text(figures, "conditions.other", dict.fromkeys(conditions), names, "run")
+    yield from _by_text(figures, "figure.suspect", suspect, names, "figure")
+    yield from _by_text(figures, "cells.failed", failed, names, "run", " without a figure")
     yield from _repeats(figures, names)
     yield from _refused(figures, names)
     yield from _earlier(figures, names)
@@ -37,10 +44,10 @@ def doubts(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 def _outside(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     outside = [row for row in figures.predicted if row.predicted.verdict in ("slower", "faster")]
     for row in outside:
-        of, known = figures.cells[row.cell].of, row.predicted
+        run, known = figures.cells[row.cell].of, row.predicted
         yield Observation(
             id="prediction.outside",
-            says=f"{of.job_words(names)}, {of.gpus_words}: {figure(row.images_per_sec)} {of.unit}/sec, "
+            says=f"{run.job_words(names)}, {run.gpus_words}: {figure(row.images_per_sec)} {run.unit}/sec, "
             f"{known.verdict} than predicted ({figure(known.low)} to {figure(known.high)}).",
             evidence={"predicted": known.images_per_sec, "measured": row.images_per_sec,
                       "outside": len(outside), "of": len(figures.predicted)},
@@ -49,44 +56,31 @@ def _outside(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
         )  # fmt: skip
 
 
-def _conditions(cell: Cell) -> Iterable[str]:
-    # How busy the host was differs from run to run.
-    return {BUSY if one.startswith(BUSY) else one: None for run in cell.runs for one in run.conditions}
-
-
-def _suspect(cell: Cell) -> Iterable[str]:
-    return [cell.of.suspect.removeprefix("suspect: ")] if cell.of.suspect else []
-
-
 def _by_text(
     figures: Figures,
     id: str,
-    texts_of: Callable[[Cell], Iterable[str]],
+    texts: Iterable[tuple[int, str]],
     names: Sequence[str],
-    words: tuple[str, str],
+    noun: str,
+    what: str = "",
 ) -> Iterator[Observation]:
     """Iterate over the texts that cells have, each text once for all of its cells.
 
-    `words`: the noun, and what the sentence says about it. Messages with the same beginning
-    (`out of memory: ...`) count as one.
+    `texts`: with the number of the cell. `noun`, `what`: what has the text, and what the sentence says about
+    it. Messages with the same beginning (`out of memory: ...`) count as one.
     """
-    noun, what = words
-    by_begin = grouped(
-        (text.partition(": ")[0], (cell.number, text.removesuffix(".")))
-        for cell in figures.cells
-        for text in texts_of(cell)
-    )
-    for begin, texts in by_begin.items():
-        some, alike = [number for number, _ in texts], {text for _, text in texts}
-        text = alike.pop() if len(alike) == 1 else f"{begin} ({len(alike)} messages)"
-        shared = shared_words(figures.cells, some, names)
+    by_begin = grouped((text.partition(": ")[0], (number, text.removesuffix("."))) for number, text in texts)
+    for begin, alike in by_begin.items():
+        numbers, messages = [number for number, _ in alike], {text for _, text in alike}
+        text = messages.pop() if len(messages) == 1 else f"{begin} ({len(messages)} messages)"
+        shared = shared_words(figures.cells, numbers, names)
         where = f" ({shared})" if shared else ""
         yield Observation(
             id=id,
-            says=f"{len(some)} {noun}{'s' if len(some) > 1 else ''}{what}{where}: {text}.",
-            evidence={f"{noun}s": len(some)},
-            cells=tuple(dict.fromkeys(some)),
-            weight=len(some),
+            says=f"{len(numbers)} {noun}{'s' if len(numbers) > 1 else ''}{what}{where}: {text}.",
+            evidence={f"{noun}s": len(numbers)},
+            cells=tuple(dict.fromkeys(numbers)),
+            weight=len(numbers),
         )
 
 
@@ -119,18 +113,19 @@ def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     for name, why in _REFUSED.items():
         free = (name, *SET, *MODE, *(("cpu",) if name == "machine" else ()))
         alone = {key(cell.of, free): cell for cell in reversed(cells) if cell.of.n_gpus == 1}
-        found = [(cell, one) for cell in rest if (one := alone.get(key(cell.of, free))) is not None]
-        if not found:
+        pairs = [(cell, baseline) for cell in rest if (baseline := alone.get(key(cell.of, free))) is not None]
+        if not pairs:
             continue
-        pairs = (tuple(one.of.value_words(name) for one in pair) for pair in found)
-        values = listed([f"{several} against {one}" for several, one in dict.fromkeys(pairs)], 2)
+        values = dict.fromkeys(
+            f"{cell.of.value_words(name)} against {baseline.of.value_words(name)}" for cell, baseline in pairs
+        )
         yield Observation(
             id="compare.refused",
-            says=f"No speedup for {len(found)} run{'s' if len(found) > 1 else ''}: the run of one "
-            f"{found[0][0].of.device_word} has another {CONDITIONS[name]} ({values}); {why}.",
-            evidence={"condition": name, "runs": len(found)},
-            cells=tuple(cell.number for cell, _ in found),
-            weight=len(found),
+            says=f"No speedup for {len(pairs)} run{'s' if len(pairs) > 1 else ''}: the run of one "
+            f"{pairs[0][0].of.device_word} has another {CONDITIONS[name]} ({listed([*values], 2)}); {why}.",
+            evidence={"condition": name, "runs": len(pairs)},
+            cells=tuple(cell.number for cell, _ in pairs),
+            weight=len(pairs),
         )
 
 
@@ -150,14 +145,14 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
         )
     for row in figures.against:
         if row.kind == "earlier" and row.verdict in ("slower", "faster"):
-            of = figures.cells[row.cell].of
+            run = figures.cells[row.cell].of
             also = f"; also different: {', '.join(row.differs)}" if row.differs else ""
             also += "; one run: repeat it" if len(figures.cells[row.cell].repeats) == 1 else ""
             yield Observation(
                 id="earlier.regression" if row.is_regression else "earlier.changed",
-                says=f"{of.job_words(names)}, {of.gpus_words}: {abs(row.difference_percent):.1f}% "
-                f"{row.verdict} than {figure(row.reference_images_per_sec)} {of.unit}/sec in {row.reference} "
-                f"(noise {row.noise_percent:.1f}%{also}).",
+                says=f"{run.job_words(names)}, {run.gpus_words}: {abs(row.difference_percent):.1f}% "
+                f"{row.verdict} than {figure(row.reference_images_per_sec)} {run.unit}/sec in "
+                f"{row.reference} (noise {row.noise_percent:.1f}%{also}).",
                 evidence={
                     "difference_percent": round(row.difference_percent, 2),
                     "noise_percent": row.noise_percent,
@@ -195,5 +190,5 @@ def _published(figures: Figures) -> Iterator[Observation]:
 
 def shared_words(cells: Sequence[Cell], numbers: Iterable[int], names: Iterable[str]) -> str:
     """Return which of the conditions `names` some cells share, in words."""
-    some = [cells[number].of for number in numbers]
-    return some[0].job_words([name for name in names if len({getattr(one, name) for one in some}) == 1])
+    runs = [cells[number].of for number in numbers]
+    return runs[0].job_words([name for name in names if len({getattr(run, name) for run in runs}) == 1])

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gputopo.measurements.cells import cells_of, differences, key, ratio_noise, without_drills
 from gputopo.measurements.clocks import clock_tables, cpu_tables
 from gputopo.measurements.ratios import medians_of, pair_tables, ratio_tables, scalings_of
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import CONDITIONS, Measurement
@@ -94,7 +94,7 @@ def figures_of(
 
 def against_published(cells: Sequence[Cell], references: Iterable[Cell]) -> tuple[Against, ...]:
     """Return each cell with the published figure that shares the most conditions, if there is one."""
-    known = [one for one in references if one.of.suspect is None]
+    known = [figure for figure in references if figure.of.suspect is None]
     pairs = [(cell, other) for cell, other in _nearest(cells, known, _job) if cell.of.gpu]
     return tuple(_against(*pair, "published", DEVIATIONS * ratio_noise(*pair)) for pair in pairs)
 
@@ -154,7 +154,7 @@ def pooled_change(
     changes = [math.log1p(row.difference_percent / 100) for row in known]
     mean, least = fmean(changes), math.log1p(smallest_effect)
     runs = fmean(2 / len(cells[row.cell].repeats) for row in known)
-    squares = sum((one - mean) ** 2 for one in changes)
+    squares = sum((change - mean) ** 2 for change in changes)
     expected = runs * RUN_DEVIATION**2
     deviation, deviations = _moderated(squares, len(known) - 1, expected, RUN_FREEDOM, len(known))
     noise = deviations * deviation / math.sqrt(len(known))
@@ -176,7 +176,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     """
     values = values[:: 1 + len(values) // _MOST_VALUES]
     count, half = len(values), len(values) // 2 + 1
-    apart = sorted(abs(one - other) for one, other in combinations(values, 2))
+    apart = sorted(abs(value - other) for value, other in combinations(values, 2))
     few = count / (count + (1.4 if count % 2 else 3.8))  # the correction for few values
     return 2.2219 * few * apart[half * (half - 1) // 2 - 1], max(0.8 * count - 4, 0.0)
 
@@ -195,23 +195,24 @@ def _moderated(
     return math.sqrt((squares + assumed * expected) / total), deviations
 
 
-def not_comparable(cells: Sequence[Cell], earlier: Sequence[Cell]) -> str:
+def not_comparable(cells: Sequence[Cell], earlier: Iterable[Measurement]) -> str:
     """Return why no cell can be compared: no figures, or different conditions in all cells."""
-    for some, which in ((cells, "the runs"), (earlier, "the earlier runs")):
+    before = cells_of(earlier)
+    for some, which in ((cells, "the runs"), (before, "the earlier runs")):
         if not any(cell.images_per_sec for cell in without_drills(some)):
             return f"{which} have {'drills' if any(cell.of.is_drill for cell in some) else 'no figures'}"
-    found: Counter[str] = Counter()
+    apart: Counter[str] = Counter()
     for cell in without_drills(cells):
-        apart = (differences(cell.of, other.of) for other in without_drills(earlier))
-        found.update(CONDITIONS[name] for name in min(apart, key=len) if name not in EARLIER)
-    return f"the runs differ in {', '.join(name for name, _ in found.most_common(3))}"
+        nearest = min((differences(cell.of, other.of) for other in without_drills(before)), key=len)
+        apart.update(CONDITIONS[name] for name in nearest if name not in EARLIER)
+    return f"the runs differ in {', '.join(name for name, _ in apart.most_common(3))}"
 
 
 def _nearest(
     cells: Iterable[Cell], others: Iterable[Cell], job_of: Callable[[Cell], tuple[Any, ...]]
 ) -> list[tuple[Cell, Cell]]:
     """Return each cell with the other cell of the same job that shares the most conditions."""
-    known = grouped((job_of(one), one) for one in others if one.images_per_sec)
+    known = grouped((job_of(other), other) for other in others if other.images_per_sec)
     return [
         (cell, min(same, key=lambda other: len(differences(cell.of, other.of))))
         for cell in cells

@@ -44,13 +44,29 @@ def of_result(
     verdict = result.input_verdict
     several = result.of_several_hosts  # then the indices belong to several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
+    devices = [row.device for row in result.devices]
+    models = (device.gpu_name or gpus.get(-1 if device.gpu is None else device.gpu) for device in devices)
+    names = dict.fromkeys(name.removeprefix("NVIDIA ") for name in models if name)
+    why = "interrupted" if status == INTERRUPTED else "it failed; the cause was not recorded"
+    if result.failure is not None:
+        why = result.failure.cause
+    elif result.status == COMPLETE:
+        why = "no step was counted"
+    against, predicted = result.prediction, None
+    if against is not None:
+        predicted = Predicted(
+            images_per_sec=against.images_per_sec,
+            low=against.images_per_sec_low,
+            high=against.images_per_sec_high,
+            verdict=against.verdict,
+        )
     return Measurement(
         source=source,
         status=status,
-        reason=None if complete else _reason(result),
+        reason=None if complete else why,
         machine=machine,
         cpu=cpu,
-        gpu=_gpu_name(result, gpus),
+        gpu=" + ".join(names) or ("CPU device" if result.backend == "cpu" else None),
         gpus=numbers if len(numbers) == len(result.devices) else (),
         n_gpus=len(result.devices) or len(job.devices) or 1,
         backend=result.backend,
@@ -66,12 +82,12 @@ def of_result(
         jitter=speed.jitter if speed else None,
         steps=result.steps if complete else None,
         devices=tuple(_devices(result, complete=complete, several=several)),
-        predicted=_predicted(result),
+        predicted=predicted,
         conditions=(*_conditions(result), *conditions),
         limited_by_input=verdict.says if verdict is not None and verdict.verdict == "input" else None,
         time_s=time_s,
         digest=digest,
-        **_how(job, [row.device for row in result.devices]),
+        **_how(job, devices),
     )
 
 
@@ -107,31 +123,6 @@ def _devices(result: Result, *, complete: bool, several: bool) -> Iterator[Devic
         )
 
 
-def _predicted(result: Result) -> Predicted | None:
-    one = result.prediction
-    if one is None:
-        return None
-    low, high = one.images_per_sec_low, one.images_per_sec_high
-    return Predicted(images_per_sec=one.images_per_sec, low=low, high=high, verdict=one.verdict)
-
-
-def _reason(result: Result) -> str:
-    if result.failure is not None:
-        return result.failure.cause
-    if result.status == COMPLETE:
-        return "no step was counted"
-    return "interrupted" if result.status == INTERRUPTED else "it failed; the cause was not recorded"
-
-
-def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:
-    known = [
-        row.device.gpu_name or gpus.get(-1 if row.device.gpu is None else row.device.gpu)
-        for row in result.devices
-    ]
-    names = dict.fromkeys(name.removeprefix("NVIDIA ") for name in known if name)
-    return " + ".join(names) or ("CPU device" if result.backend == "cpu" else None)
-
-
 def _ps_device(job: RunSpec, devices: Sequence[Device]) -> str | None:
     if job.variable_update != "parameter_server":
         return None
@@ -146,13 +137,13 @@ def _ps_device(job: RunSpec, devices: Sequence[Device]) -> str | None:
 
 def _conditions(result: Result) -> tuple[str, ...]:
     """Return the special conditions of the run: a rehearsal, several hosts, slow devices."""
-    found = [f"{DRILL} ({', '.join(drills)})"] if (drills := labels(result.spec)) else []
-    found += [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
+    says = [f"{DRILL} ({', '.join(drills)})"] if (drills := labels(result.spec)) else []
+    says += [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
     if result.of_several_hosts:
-        found.append(f"on {len({row.device.rank for row in result.devices})} hosts")
+        says.append(f"on {len({row.device.rank for row in result.devices})} hosts")
     if result.host_load is not None and result.host_load.busy is not None:
-        found.append(f"{BUSY} ({result.host_load.busy})")
-    found += [one.says for one in result.anomalies]
+        says.append(f"{BUSY} ({result.host_load.busy})")
+    says += [anomaly.says for anomaly in result.anomalies]
     if result.run_verdict is not None and result.run_verdict.word == "slow":
-        found.append(result.run_verdict.says)
-    return tuple(dict.fromkeys(found))
+        says.append(result.run_verdict.says)
+    return tuple(dict.fromkeys(says))

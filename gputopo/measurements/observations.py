@@ -50,7 +50,7 @@ def without_spoilt(figures: Figures) -> Figures:
     return msgspec.structs.replace(
         figures,
         scalings=tuple(
-            one for one in figures.scalings if not any(bad & {row.cell, row.baseline} for row in one.rows)
+            each for each in figures.scalings if not any(bad & {row.cell, row.baseline} for row in each.rows)
         ),
         ratios=tuple(table for table in ratios if table.rows),
         pairs=tuple(table for table in pairs if table.rows),
@@ -67,15 +67,22 @@ def of_scaling(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     yield from _best_modes(figures, names)
 
 
+def scaling_word(efficiency_percent: float) -> str:
+    """Return whether scaling is good, fair or poor."""
+    if efficiency_percent >= GOOD_PERCENT:
+        return "good"
+    return "poor" if efficiency_percent < POOR_PERCENT else "fair"
+
+
 def _verdicts(figures: Figures) -> Iterator[Observation]:
-    firsts = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
-    groups = grouped((", ".join(filter(None, (of.machine, of.program))), scaling) for of, scaling in firsts)
+    largest = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
+    groups = grouped((", ".join(filter(None, (run.machine, run.program))), each) for run, each in largest)
     for where, scalings in groups.items():
         most = max(scaling.largest.n_gpus for scaling in scalings)
         rows = [row for scaling in scalings for row in scaling.rows if row.n_gpus == most]
         shares = [row.efficiency_percent for row in rows]
         middle, noise = median(shares), DEVIATIONS * median(row.noise for row in rows)
-        word = "good" if middle >= GOOD_PERCENT else "poor" if middle < POOR_PERCENT else "fair"
+        word = scaling_word(middle)
         if noise > UNCLEAR_SHARE:
             word = f"unclear (figures are uncertain by {100 * noise:.0f}%)"
         jobs = f"{len(shares)} jobs, {min(shares):.0f} to {max(shares):.0f}%" if len(shares) > 1 else "1 job"
@@ -100,7 +107,7 @@ def where_it_stops(cells: Sequence[Cell], scaling: Scaling) -> tuple[ScalingRow,
     best, *rest = (by_number[number] for number in sorted(by_number))
     for row in rest:
         added = row.n_gpus - best.n_gpus
-        errors = [(cells[some.cell].noise or 0.0) * some.images_per_sec for some in (row, best)]
+        errors = [(cells[each.cell].noise or 0.0) * each.images_per_sec for each in (row, best)]
         gained = row.images_per_sec - best.images_per_sec + DEVIATIONS * math.hypot(*errors)
         if gained < added * PAYS_SHARE * scaling.rows[0].images_per_sec:
             return best, row
@@ -112,12 +119,12 @@ def _stops(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) -> Ite
     best, row = where_it_stops(cells, scaling)
     if row is None:
         return
-    of = cells[row.cell].of
+    run = cells[row.cell].of
     percent = 100 * (row.images_per_sec / best.images_per_sec - 1)
     yield Observation(
         id="scaling.stops",
-        says=f"{of.job_words(names)}: use {cells[best.cell].of.gpus_words}: "
-        f"{figure(best.images_per_sec)} {of.unit}/sec, {figure(row.images_per_sec)} on {row.n_gpus} "
+        says=f"{run.job_words(names)}: use {cells[best.cell].of.gpus_words}: "
+        f"{figure(best.images_per_sec)} {run.unit}/sec, {figure(row.images_per_sec)} on {row.n_gpus} "
         f"({change(percent)}).",
         evidence={
             "best_n_gpus": best.n_gpus,
@@ -142,11 +149,11 @@ def _superlinear(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) 
     if not over:
         return
     worst = max(over, key=lambda row: row.efficiency_percent)
-    of = cells[worst.cell].of
+    run = cells[worst.cell].of
     yield Observation(
         id="scaling.superlinear",
-        says=f"{of.job_words(names)}: {worst.efficiency_percent:.1f}% on {of.gpus_words} "
-        f"({figure(worst.images_per_sec)} over {figure(scaling.rows[0].images_per_sec)} {of.unit}/sec). "
+        says=f"{run.job_words(names)}: {worst.efficiency_percent:.1f}% on {run.gpus_words} "
+        f"({figure(worst.images_per_sec)} over {figure(scaling.rows[0].images_per_sec)} {run.unit}/sec). "
         f"{_likely_cause(cells[scaling.rows[0].baseline], over, rows)}",
         evidence={
             "efficiency_percent": {str(row.n_gpus): round(row.efficiency_percent, 2) for row in rows},
@@ -193,17 +200,18 @@ def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]
         if ratio_holds(best, second)
     )
     alike = [name for name in names if name not in MODE]
-    for (number, mode), some in wins.items():
-        gain = median(100 * ((one.images_per_sec or 0) / (two.images_per_sec or 1) - 1) for one, two in some)
-        jobs_words = listed(list(dict.fromkeys(one.of.job_words(alike) for one, _ in some)), 1)
+    for (number, mode), pairs in wins.items():
+        gains = ((best.images_per_sec or 0) / (second.images_per_sec or 1) for best, second in pairs)
+        gain = 100 * (median(gains) - 1)
+        jobs_words = listed(list(dict.fromkeys(best.of.job_words(alike) for best, _ in pairs)), 1)
         yield Observation(
             id="mode.best",
-            says=f"{mode} is the fastest in {len(some)} of {compared[number]} jobs on "
-            f"{some[0][0].of.gpus_words}, by {gain:.0f}% over the next in the median ({jobs_words}).",
-            evidence={"n_gpus": number, "mode": mode, "jobs": len(some), "of": compared[number],
+            says=f"{mode} is the fastest in {len(pairs)} of {compared[number]} jobs on "
+            f"{pairs[0][0].of.gpus_words}, by {gain:.0f}% over the next in the median ({jobs_words}).",
+            evidence={"n_gpus": number, "mode": mode, "jobs": len(pairs), "of": compared[number],
                       "median_gain_percent": round(gain, 1)},
-            cells=tuple(cell.number for pair in some for cell in pair),
-            weight=len(some) + number / 1000,
+            cells=tuple(cell.number for pair in pairs for cell in pair),
+            weight=len(pairs) + number / 1000,
         )  # fmt: skip
 
 

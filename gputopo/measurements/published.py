@@ -1,24 +1,24 @@
 """Published figures as measurements, and the machines on which they were measured."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.measurements.study import study_of
-from gputopo.reference.published import (
-    SOURCES,
+from gputopo.reference import (
+    PUBLISHED_SOURCES,
     Missing,
     Published,
-    published,
+    published_figures,
     published_machines,
     published_missing,
 )
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import PUBLISHED, DeviceFigure, Measurement
-from gputopo.values.study import Study
+from gputopo.values.study import Study, UnreadFile
 
 # Programs whose column `version` has the method, not a version.
 _METHODS = frozenset({"keras-2017"})
@@ -27,7 +27,7 @@ _METHODS = frozenset({"keras-2017"})
 @functools.cache
 def published_measurements(source: str | None = None) -> tuple[Measurement, ...]:
     """Return all published cells of one source, or of all: those with a figure, then those without."""
-    rows: tuple[Published | Missing, ...] = (*published(), *published_missing())
+    rows: tuple[Published | Missing, ...] = (*published_figures(), *published_missing())
     return tuple(of_published(row) for row in rows if source in (None, row.source))
 
 
@@ -40,7 +40,7 @@ def of_published(row: Published | Missing) -> Measurement:
     return Measurement(
         source=PUBLISHED + row.source,
         machine=row.machine,
-        cpu=cpu_named(row.machine),
+        cpu=known.cpu if known else None,
         gpu=f"{name} (assumed)" if name and known and (known.assumed or "").startswith("the card") else name,
         gpus=row.gpus,
         n_gpus=len(row.gpus),
@@ -68,17 +68,17 @@ def of_published(row: Published | Missing) -> Measurement:
 def _outcome(row: Published | Missing) -> dict[str, Any]:
     if isinstance(row, Missing):
         return {"status": "missing", "reason": row.reason}
-    one = DeviceFigure(number=row.gpus[0], graphics_mhz=row.core_mhz)
+    device = DeviceFigure(number=row.gpus[0], graphics_mhz=row.core_mhz)
     return {
         "images_per_sec": row.images_per_sec,
         "suspect": row.note if row.is_suspect else None,
-        "devices": (one,) if row.core_mhz else (),
+        "devices": (device,) if row.core_mhz else (),
     }
 
 
 @functools.cache
 def _has_distorted(source: str) -> bool:
-    return any(row.source == source and row.data == "real-distorted" for row in published())
+    return any(row.source == source and row.data == "real-distorted" for row in published_figures())
 
 
 @functools.cache
@@ -87,15 +87,9 @@ def machine_named(name: str) -> Machine:
     return read_bundled(name) if name in bundled_names() else published_machines()[name].machine()
 
 
-def cpu_named(name: str) -> str | None:
-    """Return the CPU of a published machine, or None if the source does not give it."""
-    known = published_machines().get(name)
-    return known.cpu if known else None
-
-
 def known_machines() -> Mapping[str, Machine]:
     """Return all machines of published figures by name."""
-    return {name: machine_named(name) for name in {row.machine for row in published()}}
+    return {name: machine_named(name) for name in {row.machine for row in published_figures()}}
 
 
 # Names of the documents on the command line. Each has the name of its source, and the id of the observation
@@ -108,14 +102,43 @@ DOCUMENTS: Mapping[str, tuple[str, str | None]] = {
 }
 
 
-def made(name: str) -> Study:
+def published_study(name: str) -> Study:
     """Return the study of a document, computed from its raw figures."""
     source, answer = DOCUMENTS[name]
-    found = study_of(
+    study = study_of(
         published_measurements(source),
         title=f"{name}, recomputed from its raw figures",
         machines=known_machines(),
-        sources={source: SOURCES[source]},
+        sources={source: PUBLISHED_SOURCES[source]},
     )
-    says = " ".join(one.says for one in found.observations if one.id == answer)
-    return msgspec.structs.replace(found, headline=says or found.headline)
+    says = " ".join(observation.says for observation in study.observations if observation.id == answer)
+    return msgspec.structs.replace(study, headline=says or study.headline)
+
+
+def compared_study(
+    measurements: Iterable[Measurement],
+    *,
+    machines: Mapping[str, Machine],
+    earlier: Iterable[Measurement],
+    smallest_effect: float,
+    unfinished: Iterable[str],
+    unread: Iterable[UnreadFile],
+) -> Study:
+    """Return the study of measurements, next to the figures that were published for the same GPUs.
+
+    The arguments are described in `study_of`.
+    """
+    study = study_of(
+        measurements,
+        title="Training throughput",
+        machines={**known_machines(), **machines},
+        earlier=earlier,
+        references=published_measurements(),
+        smallest_effect=smallest_effect,
+        unfinished=unfinished,
+        unread=unread,
+    )
+    names = dict.fromkeys(row.reference.removeprefix(PUBLISHED) for row in study.figures.against)
+    return msgspec.structs.replace(
+        study, sources={name: PUBLISHED_SOURCES[name] for name in names if name in PUBLISHED_SOURCES}
+    )

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
 from gputopo.measurements.cells import COMPARISONS, SET, Comparison, holds, key, ratio_holds, ratio_noise
-from gputopo.topology.hops import links_by_pair
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.measurement import MODE
@@ -34,7 +34,7 @@ def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
     measured = [cell for cell in cells if cell.images_per_sec is not None]
     alone = grouped((key(cell.of, (*SET, *MODE)), cell) for cell in measured if cell.of.n_gpus == 1)
     jobs = grouped((key(cell.of, SET), cell) for cell in measured if cell.of.n_gpus != 1)
-    found = []
+    scalings = []
     for group in jobs.values():
         baselines = alone.get(key(group[0].of, (*SET, *MODE)), [])
         if not baselines:
@@ -42,8 +42,8 @@ def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
         several = sorted(group, key=lambda cell: (cell.of.n_gpus, cell.of.gpus))
         rows = [_row(cell, _baseline(cell, baselines)) for cell in several]
         first = _baseline(several[0], baselines)
-        found.append(Scaling(rows=(_row(first, first), *rows)))
-    return tuple(found)
+        scalings.append(Scaling(rows=(_row(first, first), *rows)))
+    return tuple(scalings)
 
 
 def medians_of(scalings: Iterable[Scaling]) -> tuple[MedianScaling, ...]:
@@ -63,16 +63,16 @@ def medians_of(scalings: Iterable[Scaling]) -> tuple[MedianScaling, ...]:
 def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell:
     """Return the one-GPU figure of the same mode, else of a GPU of the set, else the fastest."""
 
-    def rank(one: Cell) -> tuple[bool, bool, float]:
-        shares_gpus = bool(set(one.of.gpus) & set(cell.of.gpus))
-        return one.of.mode == cell.of.mode, shares_gpus, one.images_per_sec or 0.0
+    def rank(baseline: Cell) -> tuple[bool, bool, float]:
+        shares_gpus = bool(set(baseline.of.gpus) & set(cell.of.gpus))
+        return baseline.of.mode == cell.of.mode, shares_gpus, baseline.images_per_sec or 0.0
 
     return max(alone, key=rank)
 
 
 def _row(cell: Cell, baseline: Cell) -> ScalingRow:
-    speed, one = cell.images_per_sec or 0.0, baseline.images_per_sec or 0.0
-    speedup = speed / one
+    speed = cell.images_per_sec or 0.0
+    speedup = speed / (baseline.images_per_sec or 0.0)
     return ScalingRow(
         cell=cell.number,
         baseline=baseline.number,
@@ -89,8 +89,8 @@ def _row(cell: Cell, baseline: Cell) -> ScalingRow:
 def ratio_tables(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> tuple[RatioTable, ...]:
     """Return all comparisons that the cells allow, and the effect of the batch on scaling."""
     measured = [cell for cell in cells if cell.images_per_sec is not None]
-    found = [table for one in COMPARISONS for table in _tables(one, measured)]
-    return (*found, *_batch_on_scaling(cells, scalings))
+    tables = [table for comparison in COMPARISONS for table in _tables(comparison, measured)]
+    return (*tables, *_batch_on_scaling(cells, scalings))
 
 
 def _tables(comparison: Comparison, cells: Iterable[Cell]) -> list[RatioTable]:
@@ -105,25 +105,22 @@ def _tables(comparison: Comparison, cells: Iterable[Cell]) -> list[RatioTable]:
         for group in groups.values()
         for above, below in _pairs(comparison, group)
     )
-    return [_of_pairs(comparison, *names, some) for names, some in pairs.items()]
+    tables = []
+    for (above, below), same in pairs.items():
+        rows = [_ratio(*pair) for pair in same]
+        # If the values have no order, the faster one on the fewest GPUs is above.
+        if not comparison.over and comparison.by != "batch_per_gpu":
+            fewest = min(row.n_gpus for row in rows)
+            if median(row.value for row in rows if row.n_gpus == fewest) < 1:
+                above, below, rows = below, above, [_ratio(lower, upper) for upper, lower in same]
+        tables.append(_table(comparison.id, comparison.title, above, below, rows))
+    return tables
 
 
 def _value_words(comparison: Comparison, cell: Cell) -> str:
     if comparison.by == "framework":
         return cell.of.program or "not stated"
     return cell.of.value_words(comparison.by)
-
-
-def _of_pairs(
-    comparison: Comparison, above: str, below: str, pairs: Sequence[tuple[Cell, Cell]]
-) -> RatioTable:
-    """Return the table of pairs. If the values have no order, the faster one on the fewest GPUs is above."""
-    rows = [_ratio(*pair) for pair in pairs]
-    if not comparison.over and comparison.by != "batch_per_gpu":
-        fewest = min(row.n_gpus for row in rows)
-        if median(row.value for row in rows if row.n_gpus == fewest) < 1:
-            above, below, rows = below, above, [_ratio(other, one) for one, other in pairs]
-    return _table(comparison.id, comparison.title, above, below, rows)
 
 
 def _pairs(comparison: Comparison, group: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
@@ -136,12 +133,12 @@ def _pairs(comparison: Comparison, group: Sequence[Cell]) -> Iterator[tuple[Cell
     values = sorted(by, key=lambda value: (value if isinstance(value, int) else 0, str(value)))
     for above, below in comparison.over or [(value, values[0]) for value in values[1:]]:
         if above in by and below in by:
-            yield from ((one, max(by[below], key=lambda other: _alike(one, other))) for one in by[above])
+            yield from ((cell, max(by[below], key=partial(_alike, cell))) for cell in by[above])
 
 
-def _alike(one: Cell, other: Cell) -> int:
+def _alike(cell: Cell, other: Cell) -> int:
     names = (*MODE, *SET, "machine", "cpu", "version", "method", "distortions")
-    return sum(getattr(one.of, name) == getattr(other.of, name) for name in names)
+    return sum(getattr(cell.of, name) == getattr(other.of, name) for name in names)
 
 
 def _ratio(above: Cell, below: Cell) -> Ratio:
@@ -180,7 +177,7 @@ def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> lis
         for batch, above in larger
     )
     title = "Larger batch over smaller, speedup"
-    return [_table("batch-scaling", title, *names, some) for names, some in ratios.items()]
+    return [_table("batch-scaling", title, *names, rows) for names, rows in ratios.items()]
 
 
 def _speedup_ratio(cells: Sequence[Cell], above: ScalingRow, below: ScalingRow) -> Ratio:
@@ -210,23 +207,21 @@ def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple
         and (row := _pair_row(group, machine)) is not None
     )
     return tuple(
-        PairTable(machine=machine, model=model, rows=tuple(some)) for (machine, model), some in rows.items()
+        PairTable(machine=machine, model=model, rows=tuple(pairs)) for (machine, model), pairs in rows.items()
     )
 
 
-def _path(machine: Machine, gpus: Sequence[int]) -> str | None:
-    """Return the path between two GPUs as nvidia-smi writes it; `NVLink` for any number of NVLinks."""
-    link = links_by_pair(machine).get((min(gpus), max(gpus)))
-    if link is not None and link.nvlinks:
-        return "NVLink"
-    return None if link is None or link.hop is None else link.hop.value
-
-
 def _pair_row(group: Sequence[Cell], machine: Machine) -> PairRow | None:
-    by_path = grouped((path, cell) for cell in group if (path := _path(machine, cell.of.gpus)) is not None)
+    links = machine.links_by_pair
+    by_path: dict[str, list[Cell]] = {}
+    for cell in group:
+        link = links.get((min(cell.of.gpus), max(cell.of.gpus)))
+        if link is not None and (link.nvlinks or link.hop is not None):
+            path = "NVLink" if link.nvlinks or link.hop is None else link.hop.value
+            by_path.setdefault(path, []).append(cell)
     if len(by_path) < 2:
         return None
-    order = ["NVLink", *(hop.value for hop in Hop)]
+    order = ["NVLink", *(hop.value for hop in Hop)]  # as nvidia-smi writes them
     near_path, *_, far_path = sorted(by_path, key=order.index)
     near, far = by_path[near_path], by_path[far_path]
     gain, noise = _mean(near) / _mean(far), math.hypot(_noise(near), _noise(far))
@@ -238,7 +233,7 @@ def _pair_row(group: Sequence[Cell], machine: Machine) -> PairRow | None:
         far=tuple(cell.number for cell in far),
         gain=gain,
         noise=noise,
-        holds=holds(gain, noise) and not any(cell.spoilt for some in (near, far) for cell in some),
+        holds=holds(gain, noise) and not any(cell.spoilt for cell in (*near, *far)),
     )
 
 

@@ -9,15 +9,14 @@ from functools import cache
 from pathlib import Path
 
 from gputopo.measurements.from_ours import of_result
-from gputopo.runs.over_time import over_time
-from gputopo.runs.summary import summarise
-from gputopo.topology.same_machine import fingerprint
+from gputopo.runs import read_over_time, summarise
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
 from gputopo.values.run.measurement import BUSY, Measurement
-from gputopo.values.run.over_time import OneRun, OverTime
+from gputopo.values.run.over_time import OneRun
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import FOLDER, MANIFEST, Repeats, Sweep, SweepCell
 from gputopo.values.study import Study
@@ -55,18 +54,33 @@ class RunFolders:
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
-        found = of_result(
+        measurement = of_result(
             result,
             source=str(folder),
             machine=name,
             cpu=machine.host.cpu_model if machine else None,
             gpus={gpu.index: gpu.name for gpu in machine.gpus if gpu.name} if machine else {},
-            time_s=_time(folder),
+            time_s=next(
+                filter(None, map(_written_s, (folder / "result.json", folder / "events.jsonl"))), None
+            ),
             digest=digest,
             conditions=self._of_sweep(folder),
         )
-        self.runs.append((folder, found))
-        return found
+        self.runs.append((folder, measurement))
+        return measurement
+
+    def most_telling(self, limit: int) -> list[OneRun]:
+        """Return at most `limit` runs, oldest first: runs that failed or were slow, then the latest runs.
+
+        Folders that have neither a result nor events any more are skipped.
+        """
+        ordered = sorted(self.runs, key=lambda run: run[1].time_s or 0.0)
+        ranked = sorted(
+            range(len(ordered)),
+            key=lambda place: (ordered[place][1].is_measured and not ordered[place][1].conditions, -place),
+        )
+        runs = (_one_run(ordered[place][0]) for place in sorted(ranked[:limit]))
+        return [run for run in runs if run is not None]
 
     def _of_sweep(self, folder: Path) -> tuple[str, ...]:
         manifest = folder.parent.parent / MANIFEST
@@ -104,7 +118,7 @@ class RunFolders:
             return tuple(of_result(run, source=f"{origin}#{n}") for n, run in enumerate(runs, 1))
         if name == "gputopo.study":
             study = schema.decode(data, Study, origin=origin)
-            return tuple(one for cell in study.figures.cells for one in cell.runs)
+            return tuple(run for cell in study.figures.cells for run in cell.runs)
         if name == "gputopo.sweep":
             self._note_sweep(schema.decode(data, Sweep, origin=origin), Path(origin))
         return () if name.startswith("gputopo.") else None
@@ -184,48 +198,28 @@ def _bytes(file: Path) -> bytes:
         raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
 
 
-def _time(folder: Path) -> float | None:
+def _written_s(folder: Path) -> float | None:
     for name in ("result.json", "events.jsonl"):
         with contextlib.suppress(OSError):
             return os.stat(folder / name).st_mtime
     return None
 
 
-def result_in(folder: Path) -> Result | None:
-    """Return the result of a run, derived from its events if needed; None if neither can be read."""
-    with contextlib.suppress(InputError):
-        return _result(folder)[0]
-    return None
-
-
-def most_telling(runs: Sequence[tuple[Path, Measurement]], limit: int) -> list[Path]:
-    """Return at most `limit` folders, oldest first: runs that failed or were slow, then the latest runs."""
-    ordered = sorted(runs, key=lambda one: one[1].time_s or 0.0)
-    ranked = sorted(
-        range(len(ordered)),
-        key=lambda place: (ordered[place][1].is_measured and not ordered[place][1].conditions, -place),
-    )
-    return [ordered[place][0] for place in sorted(ranked[:limit])]
-
-
-def one_run(folder: Path) -> OneRun | None:
-    """Read the folder of a run, also of a killed run; None if it has neither a result nor events."""
-    result = result_in(folder)
-    if result is None:
-        return None
+def _one_run(folder: Path) -> OneRun | None:
     from gputopo.findings import find  # not in a report without pictures
 
-    machine = _machine(folder)[0]
+    curves = None
+    try:
+        result, _ = _result(folder)
+    except InputError:
+        return None
+    with contextlib.suppress(OSError, InputError), (folder / "events.jsonl").open("rb") as lines:
+        curves = read_over_time(read_events(lines, origin=lines.name))
+    machine, _ = _machine(folder)
     return OneRun(
         name=folder.name,
         result=result,
         machine=machine,
         findings=() if machine is None else find(machine),
-        over_time=_over_time(folder / "events.jsonl"),
+        over_time=curves,
     )
-
-
-def _over_time(file: Path) -> OverTime | None:
-    with contextlib.suppress(OSError, InputError), file.open("rb") as lines:
-        return over_time(read_events(lines, origin=str(file)))
-    return None

@@ -9,10 +9,9 @@ from gputopo.measurements.cells import SET, key, ratio_holds, without_drills
 from gputopo.measurements.doubts import doubts
 from gputopo.measurements.figures import SMALLEST_EFFECT, figures_of
 from gputopo.measurements.observations import (
-    GOOD_PERCENT,
-    POOR_PERCENT,
     change,
     of_scaling,
+    scaling_word,
     where_it_stops,
     without_spoilt,
 )
@@ -25,7 +24,6 @@ from gputopo.values.study import (
     Cell,
     Figures,
     Observation,
-    ScalingRow,
     Study,
     UnreadFile,
     varying,
@@ -47,10 +45,12 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
     the speed.
     """
     clean = without_spoilt(figures)
-    found = [*_before(figures), *_take(clean), *_avoid(clean), *_repeat(figures)]
-    modes = [one.says for one in observations if one.id == "mode.best"]
-    found = found or [*dict.fromkeys((*modes[:1], *(one.says for one in observations[:1])))]
-    return " ".join(found or [_speed(figures.cells)])
+    sentences = [*_before(figures), *_take(clean), *_avoid(clean), *_repeat(figures)]
+    if not sentences:
+        modes = [observation.says for observation in observations if observation.id == "mode.best"]
+        first = [observation.says for observation in observations[:1]]
+        sentences = [*dict.fromkeys((*modes[:1], *first))]
+    return " ".join(sentences or [_speed(figures.cells)])
 
 
 def _speed(cells: Sequence[Cell]) -> str:
@@ -81,10 +81,10 @@ def _before(figures: Figures) -> Iterator[str]:
     if pooled is not None:
         yield pooled.says
     for word, software in product(("slower", "faster"), ("", ", with other software")):
-        some = [row for row in rows if row.verdict == word and bool(row.differs) == bool(software)]
-        if some:
-            most = max(abs(row.difference_percent) for row in some)
-            yield f"{len(some)} of {len(rows)} cells {word} than before, by up to {most:.0f}%{software}."
+        alike = [row for row in rows if row.verdict == word and bool(row.differs) == bool(software)]
+        if alike:
+            most = max(abs(row.difference_percent) for row in alike)
+            yield f"{len(alike)} of {len(rows)} cells {word} than before, by up to {most:.0f}%{software}."
     if all(row.verdict in ("even", "cannot tell") for row in rows):
         yield f"0 of {len(rows)} cells are significantly slower than before."
     if spoilt := sum(row.is_spoilt for row in rows):
@@ -111,11 +111,11 @@ def _before(figures: Figures) -> Iterator[str]:
 
 def _take(figures: Figures) -> Iterator[str]:
     """Yield the best number of GPUs and mode of one machine; for several machines, how they scale."""
-    scalings = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
+    largest = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
     jobs = grouped(
-        (key(of, (*SET, *MODE)), where_it_stops(figures.cells, scaling)[0])
-        for of, scaling in scalings
-        if of.variable_update != "independent"
+        (key(run, (*SET, *MODE)), where_it_stops(figures.cells, scaling)[0])
+        for run, scaling in largest
+        if run.variable_update != "independent"
     )
     ordered = [sorted(rows, key=lambda row: -row.images_per_sec) for rows in jobs.values()]
     best = [rows[0] for rows in ordered]
@@ -125,21 +125,19 @@ def _take(figures: Figures) -> Iterator[str]:
     if len(machines) > 1:
         yield _machines(figures)
         return
-    takes = Counter((rows[0].n_gpus, _fastest_mode(figures.cells, rows)) for rows in ordered)
+    takes: Counter[tuple[int, str]] = Counter()
+    for rows in ordered:
+        first, *others = (figures.cells[row.cell] for row in rows)
+        # No mode if the next one on as many GPUs is equal within the noise.
+        alike = [other for other in others if other.of.n_gpus == first.of.n_gpus]
+        is_best = first.of.n_gpus > 1 and all(ratio_holds(first, other) for other in alike)
+        takes[first.of.n_gpus, first.of.mode if is_best else ""] += 1
     (number, mode), count = max(takes.items(), key=lambda item: (item[1], item[0]))
-    some = [row for row in best if row.n_gpus == number]
-    of = figures.cells[some[0].cell].of
-    words = f"Take {of.gpus_words}"
+    taken = [row for row in best if row.n_gpus == number]
+    words = f"Take {figures.cells[taken[0].cell].of.gpus_words}"
     words += f", {_MODES.get(mode, mode.replace('_', ' '))}" if mode else ""
-    words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not help"
+    words += f": {median(row.speedup for row in taken):.1f}x" if number > 1 else ": more do not help"
     yield words + (f", the best in {count} of {len(best)} jobs." if len(best) > 1 else ".")
-
-
-def _fastest_mode(cells: Sequence[Cell], rows: Sequence[ScalingRow]) -> str:
-    """Return the mode of the first, fastest row; empty if the next one is equal within the noise."""
-    first, *others = (cells[row.cell] for row in rows)
-    alike = [other for other in others if other.of.n_gpus == first.of.n_gpus]
-    return first.of.mode if first.of.n_gpus > 1 and all(ratio_holds(first, one) for one in alike) else ""
 
 
 def _machines(figures: Figures) -> str:
@@ -148,14 +146,12 @@ def _machines(figures: Figures) -> str:
         for largest in (scaling.largest for scaling in figures.scalings)
     )
     middle = {name: median(values) for name, values in shares.items()}
-    good, poor = (sum(map(test, middle.values())) for test in (GOOD_PERCENT.__le__, POOR_PERCENT.__gt__))
-    fair = len(middle) - good - poor
-    counts = ((good, "good"), (fair, "fair"), (poor, "poor"))
-    words = ", ".join(f"{word} on {count}" for count, word in counts if count)
+    counts = Counter(scaling_word(percent) for percent in middle.values())
+    words = ", ".join(f"{word} on {counts[word]}" for word in ("good", "fair", "poor") if counts[word])
     noun = figures.cells[figures.scalings[0].largest.cell].of.device_word
     worst = min(middle, key=lambda name: middle[name])
     name = worst or "an unknown machine"
-    last = f"; the worst is {name}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
+    last = f"; the worst is {name}, {middle[worst]:.0f}% efficiency" if counts["good"] < len(middle) else ""
     return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 
 
@@ -163,23 +159,21 @@ def _avoid(figures: Figures) -> Iterator[str]:
     cells = figures.cells
     several = len({cell.of.machine for cell in cells}) > 1
 
-    def of(machine: str | None) -> str:
+    def place(machine: str | None) -> str:
         return f" of {machine}" if several and machine else ""
 
-    far = {
-        ",".join(map(str, cells[number].of.gpus)) + of(table.machine): None
+    far = dict.fromkeys(
+        ",".join(map(str, cells[number].of.gpus)) + place(table.machine)
         for table in figures.pairs
         for row in table.rows
         if row.holds and row.gain >= _AVOID
         for number in row.far
-    }
+    )
     if far:
         yield f"Do not use GPUs {' or '.join(list(far)[:3])} together."
     slow = {
-        (
-            table.machine,
-            row.gpu,
-        ): f"GPU {row.gpu}{of(table.machine)} is {row.under_percent:.0f}% slower than GPU {table.reference}."
+        (table.machine, row.gpu): f"GPU {row.gpu}{place(table.machine)} is {row.under_percent:.0f}% slower "
+        f"than GPU {table.reference}."
         for table in figures.clocks
         for row in table.rows
         if row.holds and row.under_percent >= 100 * (_AVOID - 1)
@@ -192,10 +186,9 @@ def _repeat(figures: Figures) -> Iterator[str]:
     measured = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
     spoilt = [cell.spoilt.partition(" (") for cell in measured if cell.spoilt]
     for why, count in Counter(begin for begin, _, _ in spoilt).items():
-        of = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
+        cells = f"all {count} cells" if count == len(measured) else f"{count} of {len(measured)} cells"
         says = next(detail.rstrip(")") or why for begin, _, detail in spoilt if begin == why)
-        found = f"{of}: {why}" if len(measured) > 1 else says
-        yield f"NOT RELIABLE: {found}. Repeat."
+        yield f"NOT RELIABLE: {f'{cells}: {why}' if len(measured) > 1 else says}. Repeat."
 
 
 def study_of(
@@ -240,5 +233,5 @@ def observations_of(figures: Figures) -> tuple[Observation, ...]:
     names = varying(figures.cells)
     clean = without_spoilt(figures)
     order = list(OBSERVATIONS)
-    found = chain(of_scaling(clean, names), of_ratios(clean, names), doubts(figures, names))
-    return tuple(sorted(found, key=lambda one: (order.index(one.id), -one.weight)))
+    observed = chain(of_scaling(clean, names), of_ratios(clean, names), doubts(figures, names))
+    return tuple(sorted(observed, key=lambda seen: (order.index(seen.id), -seen.weight)))

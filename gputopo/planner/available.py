@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.planner.choose import plan, plan_environment
 from gputopo.planner.request import Request, ps_gpu
-from gputopo.prediction.one_gpu_speeds import Figure
+from gputopo.prediction import Figure
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import Learned, Plan
@@ -95,14 +95,15 @@ def plan_here(
     require_unclaimed((*exact, *(() if holder is None else (holder,))), claimed, machine)
     try:
         left_out = {**claimed, **unusable, **hidden}
-        found = plan(machine, request, unavailable=left_out, history=history, learned=learned, keep=keep)
+        planned = plan(machine, request, unavailable=left_out, history=history, learned=learned, keep=keep)
         order = visible_gpus(environ, machine) or ()
-        if request.model is None and {*found.choice.gpus} <= {*order}:
+        if request.model is None and {*planned.choice.gpus} <= {*order}:
             # A program numbers its GPUs as its user does.
-            gpus = tuple(sorted(found.choice.gpus, key=order.index))
-            choice = msgspec.structs.replace(found.choice, gpus=gpus)
-            return msgspec.structs.replace(found, choice=choice, environment=plan_environment(machine, gpus))
-        return found
+            gpus = tuple(sorted(planned.choice.gpus, key=order.index))
+            choice = msgspec.structs.replace(planned.choice, gpus=gpus)
+            environment = plan_environment(machine, gpus)
+            return msgspec.structs.replace(planned, choice=choice, environment=environment)
+        return planned
     except NoPlanError as error:
         if not claimed:
             raise
@@ -122,9 +123,9 @@ def require_unclaimed(named: Iterable[int], others: Mapping[int, str], machine: 
 
 
 def _has_number(gpu: Gpu, entry: str, *, pci_order: bool) -> bool:
-    found = _INDEX.match(entry)
+    match = _INDEX.match(entry)
     number = gpu.index if pci_order or gpu.cuda_index is None else gpu.cuda_index
-    return found is not None and int(found[1]) == number and not found[1].startswith("-")
+    return match is not None and int(match[1]) == number and not match[1].startswith("-")
 
 
 def _has_instance(gpu: Gpu, entry: str) -> bool:

@@ -16,30 +16,28 @@ import msgspec
 from gputopo.planner.candidates import Candidates
 from gputopo.planner.chooser import Basis, Chooser, without_prediction
 from gputopo.planner.evidence import published_speeds
-from gputopo.planner.explained import step_line
 from gputopo.planner.how_many import best_of_fewer, how_many, unequal
-from gputopo.planner.request import Request, check, gpus_in_words, mean_batch
-from gputopo.prediction.one_gpu_speeds import (
+from gputopo.planner.request import Request, check, given_speeds, gpus_in_words, mean_batch
+from gputopo.prediction import (
+    DEFAULT_PROGRAM,
     Figure,
+    ModelCosts,
+    Placement,
     Speed,
-    given_speeds,
-    model_name,
+    require_program,
     single_gpu_speeds,
+    step_timeline,
 )
-from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.prediction.step import Placement, model_of
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_of
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.plan import Learned, Plan
-from gputopo.workload import workloads
-from gputopo.workload.workloads import Workload
+from gputopo.values.run.plan import Candidate, Learned, Plan, StepLine
+from gputopo.workload import Workload, require_workload
 
 COPIES = 3  # of the variables: weights, gradients, momentum
 MARGIN = 0.1  # share of the memory that the suggested batch leaves free
 LARGEST_GIB = 288  # NVIDIA B300
-_IN_NAME = re.compile(r"\b([0-9]{1,3}) ?GB\b")
 _HALF = ("fp16", "bf16")
 
 
@@ -72,17 +70,16 @@ def memory_need(
     features = workload.feature_bytes / (2 if precision in _HALF else 1)
     counted = MemoryNeed(COPIES * workload.parameter_bytes, features, "counted from its layers")
     ran = [
-        (abs(log(batch / one.batch)), one.batch, one.peak_bytes)
-        for one in history
-        if (one.model, one.precision) == (workload.name, precision) and one.peak_bytes
-        if model_name(one.gpu) == model_name(gpu.name)
+        (abs(log(batch / figure.batch)), figure.batch, figure.peak_bytes)
+        for figure in history
+        if figure.is_of(gpu, workload.name, precision) and figure.peak_bytes
     ]
     if not ran:
         return counted
-    _, of, peak = min(ran, key=lambda one: one[0])
+    _, batch_then, peak = min(ran, key=lambda run: run[0])
     fixed = min(counted.fixed, peak / 2)
-    words = f"by the peak of an earlier run with {of:,}, {peak / 2**30:.1f} GiB"
-    return MemoryNeed(fixed, (peak - fixed) / of, words)
+    words = f"by the peak of an earlier run with {batch_then:,}, {peak / 2**30:.1f} GiB"
+    return MemoryNeed(fixed, (peak - fixed) / batch_then, words)
 
 
 def require_memory(
@@ -96,7 +93,10 @@ def require_memory(
     for gpu in machine.gpus:
         if gpu.index not in batches:
             continue
-        batch, memory = batches[gpu.index], _memory_bytes(gpu)
+        batch, memory = batches[gpu.index], (gpu.memory_mib.total or 0) * 2**20
+        if not memory:  # not reported: the largest of its model, else of the largest GPU
+            row = expected_of(gpu)
+            memory = ((row and row.memory_gib) or LARGEST_GIB) * 2**30
         need = memory_need(workload, gpu, batch, precision, history)
         if need.bytes(batch) <= memory:
             continue
@@ -107,15 +107,6 @@ def require_memory(
             f"{'' if gpu.memory_mib.total else ' at most'}",
             f"use --batch-size {fits:,}" if fits else "use a smaller model or a GPU with more memory",
         )
-
-
-def _memory_bytes(gpu: Gpu) -> int:
-    """Return the memory of a GPU: as reported, else the largest of its model, else of the largest GPU."""
-    if gpu.memory_mib.total is not None:
-        return gpu.memory_mib.total * 2**20
-    found, row = _IN_NAME.search(gpu.name or ""), expected_gpu(gpu.name, gpu.pci_device_id)
-    named = int(found[1]) if found else LARGEST_GIB
-    return ((row.memory_gib if row else None) or named) * 2**30
 
 
 # `env $(gputopo plan --format env) PROGRAM` splits at blanks. Allow nothing else from a capture in there.
@@ -150,29 +141,34 @@ def plan(
         request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
     selection = Chooser(machine, request, unavailable, basis)
     require_one_each(request.batch_size or 1, selection.size, "GPU")
-    found = Candidates(selection)
-    candidates = found.best(keep)
+    search = Candidates(selection)
+    candidates = search.best(keep)
     choice = candidates[0]
     if not isinstance(basis.missing, str) and request.fits:
-        workload = request.workload or workloads.require(request.model or "")
+        workload = request.workload or require_workload(request.model or "")
         each = selection.batches(choice.gpus) or (basis.batch,) * len(choice.gpus)
-        own = dict(zip(choice.gpus, each, strict=True))
-        require_memory(machine, workload, own, request.precision, history)
+        batch_by_gpu = dict(zip(choice.gpus, each, strict=True))
+        require_memory(machine, workload, batch_by_gpu, request.precision, history)
     is_predicted = choice.images_per_sec is not None
     fewer = best_of_fewer(selection) if is_predicted and keep != 1 else None
     return Plan(
         choice=choice,
         candidates=candidates,
-        warnings=(*selection.unavailable_reasons, *found.warnings(choice.gpus)),
+        warnings=(*selection.unavailable_reasons, *search.warnings(choice.gpus)),
         refused=(*selection.left_out, *selection.unmet(choice.gpus)),
         environment=plan_environment(machine, choice.gpus),
         model=request.model,
         source=machine.source,
-        prediction=found.prediction(candidates, fewer),
+        prediction=search.prediction(candidates, fewer),
         how_many=count,
         unequal=unequal(selection, choice.gpus) if is_predicted else None,
-        line=step_line(selection, choice) if request.explain and is_predicted else None,
+        line=_timeline(selection, choice) if request.explain and is_predicted else None,
     )
+
+
+def _timeline(chooser: Chooser, choice: Candidate) -> StepLine:
+    compute_s = max(chooser.seconds_alone(choice.gpus).values())
+    return step_timeline(chooser.predictor, choice.gpus, compute_s, Placement.of(choice))
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
@@ -212,28 +208,28 @@ def basis_of(machine: Machine, request: Request, history: Sequence[Figure], lear
         return without_prediction(f"the variables of {request.model} are not known before it is built")
     if request.all_reduce is not None and not Placement("replicated", None, request.all_reduce).traffic:
         return without_prediction(f"no figure of {request.all_reduce} is published")
-    workload = request.workload or workloads.require(request.model)
+    workload = request.workload or require_workload(request.model)
     batch = mean_batch(request.batch_size, workload.gpu_batch)
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)
     given = given_speeds(values, everyone if len(values) == 1 else request.gpus or everyone)
 
     @functools.cache
-    def speeds_with(batch: int) -> dict[int, Speed | None]:
+    def speeds_with(batch: int) -> dict[int, Speed]:
         return single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
 
-    if program.name != DEFAULT:
+    if program.name != DEFAULT_PROGRAM:
         learned = None  # gputopo's runs do not apply to other programs
     past = () if learned is None else learned.speeds
     return Basis(
-        model_of(workload),
+        ModelCosts.of(workload),
         program,
         batch,
-        {gpu: speed for gpu, speed in speeds_with(batch).items() if speed is not None},
+        speeds_with(batch),
         speeds_with,
         learned,
         tuple(
-            one
-            for one in ((*past, *published_speeds(machine)) if request.by_measurements else ())
-            if (one.model, one.precision) == (request.model, request.precision)
+            speed
+            for speed in ((*past, *published_speeds(machine)) if request.by_measurements else ())
+            if (speed.model, speed.precision) == (request.model, request.precision)
         ),
     )

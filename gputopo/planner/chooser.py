@@ -7,19 +7,26 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.planner.evidence import Decision, has_peer_access, measured, rule
+from gputopo.planner.evidence import Decision, measured, rule
+from gputopo.planner.ranges import is_number, range_factor
 from gputopo.planner.reasons import pairs_of
 from gputopo.planner.request import Request, batches, speed_classes
 from gputopo.planner.selection import LISTED, Selection
 from gputopo.planner.sets import GpuSet, SetQuestion, best_sets
-from gputopo.prediction.gradients import GradientBlock
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.one_gpu_speeds import Speed, why_unknown
-from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.ranges import is_number, range_of
-from gputopo.prediction.step import NCCL, ModelCosts, Placement, StepPredictor, StepSeconds, predict
-from gputopo.topology.hops import class_name
-from gputopo.values.machine import Machine
+from gputopo.prediction import (
+    BY_NCCL,
+    DEFAULT_PROGRAM,
+    ModelCosts,
+    Placement,
+    ProgramConstants,
+    Speed,
+    StepPredictor,
+    StepSeconds,
+    paths_of,
+    require_program,
+)
+from gputopo.topology import class_name
+from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import CLEARLY_FASTER, SPREAD, Learned, MeasuredSpeed
@@ -34,27 +41,28 @@ class Basis(NamedTuple):
     program: ProgramConstants
     batch: int  # examples per GPU; the mean if they differ
     speeds: Mapping[int, Speed]  # of each GPU by itself with this batch
-    speeds_with: Callable[[int], Mapping[int, Speed | None]]  # the same with another batch
+    speeds_with: Callable[[int], Mapping[int, Speed]]  # the same with another batch
     learned: Learned | None = None  # from earlier runs on this machine
     measured: tuple[MeasuredSpeed, ...] = ()  # placements of this job on this machine
     missing: str | None = None  # why no step is predicted, "" if not requested; None: steps are
 
     def seconds(self, gpu: int, batch: int) -> float:
         """Return the seconds of a step of a single GPU."""
-        speed = (None if batch == self.batch else self.speeds_with(batch)[gpu]) or self.speeds[gpu]
-        return batch / speed.images_per_sec
+        speeds = self.speeds if batch == self.batch else self.speeds_with(batch)
+        return batch / (speeds.get(gpu) or self.speeds[gpu]).images_per_sec
 
 
 def without_prediction(missing: str) -> Basis:
     """Return a basis from which nothing can be predicted."""
-    model = ModelCosts((GradientBlock(0, 1.0),), ())
-    return Basis(model, require_program(DEFAULT), 1, {}, lambda batch: {}, missing=missing)
+    return Basis(
+        ModelCosts((), ()), require_program(DEFAULT_PROGRAM), 1, {}, lambda batch: {}, missing=missing
+    )
 
 
 class PlacedGpus(NamedTuple):
     """A set of GPUs with a placement of the variables; `step` is None if it is not predicted."""
 
-    of: GpuSet
+    gpu_set: GpuSet
     placing: Placement
     step: StepSeconds | None
 
@@ -68,12 +76,12 @@ class Chooser(Selection):
         super().__init__(machine, request, unavailable)
         self.basis = basis
         self.paths = paths_of(machine)
-        self.stepper = StepPredictor(basis.model, basis.program, self.size, self.paths.cpus)
+        self.predictor = StepPredictor(basis.model, basis.program, self.paths)
         unknown = (gpu for gpu in machine.gpus if gpu.index in self.pool and gpu.index not in basis.speeds)
         # Why no step is predicted, "" if no prediction is requested; None: steps are predicted.
         self.missing = basis.missing
         if basis.missing is None and (gpu := next(unknown, None)):
-            self.missing = why_unknown(gpu)
+            self.missing = _why_unknown(gpu)
 
     @property
     def predicts(self) -> bool:
@@ -112,8 +120,8 @@ class Chooser(Selection):
         by_sum, last = self.request.batch_size == AUTO, {*last} - {self.required}
         question = SetQuestion(self.size, self._nearness, ranks, by_sum, self.required, last)
         # The best sets of each island, sorted together.
-        found = [one for part in self._parts(last) for one in best_sets(question, part, keep)]
-        return sorted(found, key=lambda one: question.order(one.gpus))[:keep]
+        sets = [gpu_set for part in self._parts(last) for gpu_set in best_sets(question, part, keep)]
+        return sorted(sets, key=lambda gpu_set: question.order(gpu_set.gpus))[:keep]
 
     @cached_property
     def _nearness(self) -> dict[tuple[int, int], int]:
@@ -161,10 +169,10 @@ class Chooser(Selection):
         by_rule, why = rule(self.machine, self.paths, gpus)
         if by_rule not in allowed:
             spread = Placement("parameter_server", SPREAD)
-            by_rule = spread if has_peer_access(self.paths, gpus) and spread in allowed else allowed[0]
+            by_rule = spread if self.paths.has_peer_access(gpus) and spread in allowed else allowed[0]
             why = f"by rule: {by_rule.words}"
-        if found := self._placed_before(gpus, allowed, by_rule):
-            return found
+        if decision := self._placed_before(gpus, allowed, by_rule):
+            return decision
         return self._clearly_faster(gpus, allowed, by_rule) or Decision(by_rule, "rule", (why,))
 
     def _placed_before(
@@ -173,11 +181,11 @@ class Chooser(Selection):
         """Return the fastest measured placement on these GPUs, or on others with the same distances."""
         classes = self._classes(gpus)
         speeds = [
-            one
-            for one in self.basis.measured
-            if len(one.gpus) == len(gpus) and self._classes(one.gpus) == classes
-            if Placement(one.variable_update, one.ps_device, one.all_reduce) in allowed
-            or one.variable_update == by_rule.variable_update == "replicated"
+            speed
+            for speed in self.basis.measured
+            if len(speed.gpus) == len(gpus) and self._classes(speed.gpus) == classes
+            if Placement.of(speed) in allowed
+            or speed.variable_update == by_rule.variable_update == "replicated"
         ]
         return measured(speeds, gpus, self.basis.batch, by_rule)
 
@@ -192,14 +200,14 @@ class Chooser(Selection):
     ) -> Decision | None:
         if not self.predicts:
             return None
-        if by_rule == NCCL and not has_peer_access(self.paths, gpus):
+        if by_rule == BY_NCCL and not self.paths.has_peer_access(gpus):
             return None  # no published figure compares NCCL through host memory with copies
-        if not is_number(*range_of([self.basis.speeds[gpu] for gpu in gpus], exchanges=True)):
+        if not is_number(range_factor([self.basis.speeds[gpu] for gpu in gpus], exchanges=True)):
             return None  # an order of magnitude is too inaccurate to decide
         speeds = {
-            one: self.images_per_sec(gpus, one) or 0.0
-            for one in (*allowed, by_rule)
-            if one.ps_device != "cpu" or not has_peer_access(self.paths, gpus) or one == by_rule
+            placing: self.images_per_sec(gpus, placing) or 0.0
+            for placing in (*allowed, by_rule)
+            if placing.ps_device != "cpu" or not self.paths.has_peer_access(gpus) or placing == by_rule
         }
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] <= CLEARLY_FASTER * speeds[by_rule]:
@@ -214,8 +222,8 @@ class Chooser(Selection):
             return (Placement("independent"),)
         places = owners if self.size == 1 else [SPREAD, "cpu", *owners]
         served = [Placement("parameter_server", place) for place in (places if ps == "auto" else [ps])]
-        if not has_peer_access(self.paths, gpus):
-            served.sort(key=lambda one: one.ps_device != "cpu")
+        if not self.paths.has_peer_access(gpus):
+            served.sort(key=lambda placing: placing.ps_device != "cpu")
         if self.all_reduce is not None:
             return (Placement("replicated", None, self.all_reduce),)
         if update == "parameter_server" or ps != "auto" or (update == "auto" and self.size == 1):
@@ -233,8 +241,8 @@ class Chooser(Selection):
             every += [Placement("parameter_server", place) for place in (SPREAD, "cpu")]
         if update in ("auto", "replicated"):
             reductions = map(all_reduce.Reduction, all_reduce.NAMES)
-            usable = (one.name for one in reductions if one.why_not("gpu", self.size) is None)
-            every += [Placement("replicated", None, name) for name in usable]
+            usable = (reduction for reduction in reductions if reduction.why_not("gpu", self.size) is None)
+            every += [Placement("replicated", None, reduction.name) for reduction in usable]
         if update == "auto":
             every.append(Placement("independent"))
         chosen = self.allowed(gpus)
@@ -251,17 +259,17 @@ class Chooser(Selection):
 
     def seconds_alone(self, gpus: Sequence[int]) -> dict[int, float]:
         """Return the seconds of a step of each GPU by itself."""
-        own = zip(gpus, self.batches(gpus), strict=True)
-        return {gpu: self.basis.seconds(gpu, batch) for gpu, batch in own}
+        sizes = zip(gpus, self.batches(gpus), strict=True)
+        return {gpu: self.basis.seconds(gpu, batch) for gpu, batch in sizes}
 
     def step(self, gpus: Sequence[int], placing: Placement) -> StepSeconds | None:
         """Return the predicted step; None if it is not predicted."""
         if not self.predicts or placing.traffic is None:
             return None
         compute_s = max(self.seconds_alone(gpus).values())
-        found, learned = predict(self.stepper, self.paths, gpus, compute_s, placing), self.basis.learned
+        step, learned = self.predictor.step(gpus, compute_s, placing), self.basis.learned
         # The learned factor is for whole steps; the compute of a single GPU is known separately.
-        return found if learned is None else found.lasting(max(compute_s, learned.step_factor * found.step_s))
+        return step if learned is None else step.lasting(max(compute_s, learned.step_factor * step.step_s))
 
     def images_per_sec(self, gpus: Sequence[int], placing: Placement) -> float | None:
         """Return the predicted speed of a placement; None if it is not predicted."""
@@ -277,29 +285,44 @@ class Chooser(Selection):
         """Return up to `count` candidates: the choice, other placements on its GPUs, then other sets."""
         best, chosen = self.best, self.decide(self.best.gpus).placing
         first = self._first_sets if count <= LISTED else self.sets(count, self.troubles)
-        sets = [one for one in first if one != best]
-        places = [one for one in self.allowed(best.gpus) if one.owner in (None, self.required, best.gpus[0])]
-        others = self._by_speed([(best, one) for one in places if one != chosen and self.predicts])
-        more = [self._placed(one, self.decide(one.gpus).placing) for one in sets]
-        return [self._placed(best, chosen), *others, *more][:count]
+        sets = [gpu_set for gpu_set in first if gpu_set != best]
+        owners = (None, self.required, best.gpus[0])
+        others = [
+            (best, placing)
+            for placing in self.allowed(best.gpus)
+            if placing.owner in owners and placing != chosen and self.predicts
+        ]
+        more = [self._placed(gpu_set, self.decide(gpu_set.gpus).placing) for gpu_set in sets]
+        return [self._placed(best, chosen), *self._by_speed(others), *more][:count]
 
     def every(self, count: int) -> list[PlacedGpus]:
         """Return all candidates: the choice, then the others by predicted speed, unpredicted ones last."""
         chosen = self.best, self.decide(self.best.gpus).placing
         rest = [
-            (one, placing)
-            for one in self.sets(count, self.troubles)
-            for placing in (*self.allowed(one.gpus), *self.never_chosen(one.gpus))
-            if (one, placing) != chosen
+            (gpu_set, placing)
+            for gpu_set in self.sets(count, self.troubles)
+            for placing in (*self.allowed(gpu_set.gpus), *self.never_chosen(gpu_set.gpus))
+            if (gpu_set, placing) != chosen
         ]
         return [self._placed(*chosen), *self._by_speed(rest)]
 
-    def _placed(self, of: GpuSet, placing: Placement) -> PlacedGpus:
-        return PlacedGpus(of, placing, self.step(of.gpus, placing))
+    def _placed(self, gpu_set: GpuSet, placing: Placement) -> PlacedGpus:
+        return PlacedGpus(gpu_set, placing, self.step(gpu_set.gpus, placing))
 
-    def _by_speed(self, some: Sequence[tuple[GpuSet, Placement]]) -> list[PlacedGpus]:
-        def seconds(one: PlacedGpus) -> float:
-            own = one.step.step_s / (sum(self.batches(one.of.gpus)) or 1) if one.step else inf
-            return inf if one.placing.traffic == "none" else own
+    def _by_speed(self, pairs: Sequence[tuple[GpuSet, Placement]]) -> list[PlacedGpus]:
+        def seconds(placed: PlacedGpus) -> float:
+            if placed.step is None or placed.placing.traffic == "none":
+                return inf
+            return placed.step.step_s / sum(self.batches(placed.gpu_set.gpus))
 
-        return sorted((self._placed(*one) for one in some), key=seconds)
+        return sorted((self._placed(*pair) for pair in pairs), key=seconds)
+
+
+def _why_unknown(gpu: Gpu) -> str:
+    """Return why the speed of a GPU is not known, and which option sets it."""
+    if gpu.name is None and gpu.pci_device_id is None:
+        why = f"the model of GPU {gpu.index} is unknown"
+    else:
+        name = (gpu.name or "").removeprefix("NVIDIA ") or f"PCI id {gpu.pci_device_id}"
+        why = f"there is no reference data for {name}"
+    return f"{why}: --single-gpu-images-per-sec sets its speed"

@@ -6,8 +6,8 @@ the work on the variables: once with a parameter server, on every device if each
 
 from collections.abc import Sequence
 
-from gputopo.planner.request import Request, check_placement
-from gputopo.prediction.step import Placement
+from gputopo.planner.request import Request, check_placement, ps_gpu
+from gputopo.prediction import Placement
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import CPU_DEVICES, SPREAD, Candidate, Plan
@@ -27,19 +27,11 @@ _REDUCTIONS = (
 )
 
 
-def cpu_plan(
-    model: str | None,
-    *,
-    devices: int = CPU_DEVICES,
-    ps: str = "auto",
-    variable_update: str = "auto",
-    all_reduce: str | None = None,
-) -> Plan:
-    """Return the plan for a machine without GPUs: no GPU chosen, variables as requested.
+def cpu_plan(request: Request, devices: int = CPU_DEVICES) -> Plan:
+    """Return the plan of a request for a machine without GPUs: no GPU chosen, variables as requested.
 
-    `ps` is auto (the same as cpu), cpu, gpu:N (the device of tower N), or gpu:spread (over all devices).
-    `variable_update` is auto (replicated if `all_reduce` is given, else parameter_server) or a
-    VariableUpdate. The caller has checked both.
+    `ps` auto is the same as cpu; gpu:N is the device of tower N. `variable_update` auto is replicated if
+    `all_reduce` is given, else parameter_server. Options about GPUs are not used.
 
     Raises UsageError for a tower that does not exist, or an option that cannot be combined with the variable
     update.
@@ -48,26 +40,26 @@ def cpu_plan(
         raise UsageError(
             f"--num-gpus cannot be {devices} without GPUs", f"request 1 to {MAX_CPU_DEVICES} CPU devices"
         )
-    check_placement(Request(ps=ps, variable_update=variable_update, all_reduce=all_reduce))
-    if ps not in ("auto", *PLACES) and int(ps.removeprefix("gpu:")) >= devices:
+    check_placement(request)
+    tower = ps_gpu(request)
+    if tower is not None and tower >= devices:
         raise UsageError(
-            f"--ps {ps} is a device that does not exist: {counted_devices(devices)}",
+            f"--ps {request.ps} is a device that does not exist: {counted_devices(devices)}",
             f"give gpu:0 to gpu:{devices - 1}, or cpu",
         )
-    reduction = None if all_reduce is None else parse(all_reduce).written
     candidates = tuple(
         Candidate(
             gpus=(),
             **placing._asdict(),
             reasons=(f"no GPU to plan for: {counted_devices(devices)}",),
         )
-        for placing in _placings(devices, ps, variable_update, reduction)
+        for placing in _placings(request, devices)
     )
     return Plan(
         choice=candidates[0],
         candidates=candidates,
         environment={"CUDA_VISIBLE_DEVICES": "-1"},
-        model=model,
+        model=request.model,
         source="cpu",
     )
 
@@ -77,14 +69,20 @@ def counted_devices(count: int) -> str:
     return f"{count} logical CPU device{'' if count == 1 else 's'}"
 
 
-def _placings(devices: int, ps: str, variable_update: str, all_reduce: str | None) -> Sequence[Placement]:
-    if variable_update == "independent":
+def _placings(request: Request, devices: int) -> Sequence[Placement]:
+    update = request.variable_update
+    if update == "independent":
         return (Placement("independent"),)
-    served = [Placement("parameter_server", place) for place in (PLACES if ps == "auto" else (ps,))]
-    names = [name for name in _REDUCTIONS if Reduction(name).why_not("cpu", devices) is None]
-    copied = [Placement("replicated", None, name) for name in (names if all_reduce is None else [all_reduce])]
-    if variable_update == "replicated" or all_reduce is not None:
-        found = copied
+    served = [
+        Placement("parameter_server", place) for place in (PLACES if request.ps == "auto" else (request.ps,))
+    ]
+    if request.all_reduce is not None:
+        replicated = [Placement("replicated", None, parse(request.all_reduce).written)]
     else:
-        found = served if variable_update == "parameter_server" or ps != "auto" else [*served, *copied]
-    return found[:1] if devices == 1 else found
+        usable = (name for name in _REDUCTIONS if Reduction(name).why_not("cpu", devices) is None)
+        replicated = [Placement("replicated", None, name) for name in usable]
+    if update == "replicated" or request.all_reduce is not None:
+        placings = replicated
+    else:
+        placings = served if update == "parameter_server" or request.ps != "auto" else [*served, *replicated]
+    return placings[:1] if devices == 1 else placings

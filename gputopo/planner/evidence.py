@@ -11,16 +11,12 @@ rules of one line (`python -m tests.benchmarks.bench_decisions`).
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from math import log2
 from typing import NamedTuple
 
-from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.one_gpu_speeds import SAME_RUN
-from gputopo.prediction.step import NCCL, ON_CPU, Placement
-from gputopo.reference.expectations import expected_of
-from gputopo.reference.published import published
+from gputopo.captures import bundled_names, read_bundled
+from gputopo.prediction import BY_NCCL, SAME_RUN, Paths, Placement
+from gputopo.reference import expected_of, published_figures
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Evidence, MeasuredSpeed
 
@@ -36,19 +32,16 @@ class Decision(NamedTuple):
     speeds: Mapping[Placement, float] = {}
 
 
-def has_peer_access(paths: Paths, gpus: Sequence[int]) -> bool:
-    """Return whether any two of these GPUs copy directly to each other."""
-    return any(paths.pair(*pair).kind != "staged" for pair in combinations(gpus, 2))
-
-
 def rule(machine: Machine, paths: Paths, gpus: Sequence[int]) -> tuple[Placement, str]:
     """Return the placement of the rule for several GPUs, and why."""
-    if has_peer_access(paths, gpus):
-        return NCCL, "by rule: a copy of the variables on each GPU, and NCCL adds the gradients"
+    if paths.has_peer_access(gpus):
+        return BY_NCCL, "by rule: a copy of the variables on each GPU, and NCCL adds the gradients"
     rows = [expected_of(gpu) for gpu in machine.gpus if gpu.index in gpus]
     if all(row is not None and row.architecture in BEFORE_VOLTA for row in rows):
-        return ON_CPU, "by rule: GPUs before Volta without peer access keep the variables on the CPU"
-    return NCCL, (
+        return Placement(
+            "parameter_server", "cpu"
+        ), "by rule: GPUs before Volta without peer access keep the variables on the CPU"
+    return BY_NCCL, (
         "by rule: a copy of the variables on each GPU, and NCCL adds the gradients through host memory, "
         "because there is no peer access"
     )
@@ -70,7 +63,7 @@ def published_speeds(machine: Machine) -> tuple[MeasuredSpeed, ...]:
             conditions=f"{row.source} {row.program} {row.version} {row.batch_per_gpu or row.batch}",
             says=" ".join(filter(None, (row.program, row.version))),
         )
-        for row in (published() if name else ())
+        for row in (published_figures() if name else ())
         if row.machine == name and len(row.gpus) > 1 and row.variable_update is not None
         if row.data == "synthetic" and not row.xla and not row.is_suspect
     )
@@ -96,27 +89,26 @@ def measured(
     the difference is below SAME_RUN, the placement of the rule wins.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]] = defaultdict(dict)
-    for one in speeds:
-        if abs(log2(one.batch / batch)) <= 1:
-            placing = Placement(one.variable_update, one.ps_device, one.all_reduce)
-            groups[one.conditions, one.gpus].setdefault(placing, one)
-    several = [found for found in groups.values() if len(found) > 1]
+    for speed in speeds:
+        if abs(log2(speed.batch / batch)) <= 1:
+            groups[speed.conditions, speed.gpus].setdefault(Placement.of(speed), speed)
+    several = [group for group in groups.values() if len(group) > 1]
     if not several:
         return None
 
-    def fit(found: Mapping[Placement, MeasuredSpeed]) -> tuple[object, ...]:
-        first = next(iter(found.values()))
-        return set(first.gpus) != set(gpus), abs(log2(first.batch / batch)), -len(found)
+    def fit(group: Mapping[Placement, MeasuredSpeed]) -> tuple[object, ...]:
+        first = next(iter(group.values()))
+        return set(first.gpus) != set(gpus), abs(log2(first.batch / batch)), -len(group)
 
     group = min(several, key=fit)
-    found = {placing: one.images_per_sec for placing, one in group.items()}
-    order = sorted(found, key=found.__getitem__, reverse=True)
-    if found.get(by_rule, 0.0) >= (1 - SAME_RUN) * found[order[0]]:
+    rates = {placing: speed.images_per_sec for placing, speed in group.items()}
+    order = sorted(rates, key=rates.__getitem__, reverse=True)
+    if rates.get(by_rule, 0.0) >= (1 - SAME_RUN) * rates[order[0]]:
         order.sort(key=lambda placing: placing != by_rule)
     best = group[order[0]]
     here = set(best.gpus) == set(gpus)
     where = "" if here else f" on GPUs {','.join(map(str, best.gpus))}"
-    fastest, *others = (f"{placing.words} {found[placing]:,.0f}" for placing in order[:3])
+    fastest, *others = (f"{placing.words} {rates[placing]:,.0f}" for placing in order[:3])
     job = f"{best.says}{where}, batch {best.batch:g}"
     reason = f"measured with {job}: {fastest} images/sec; {', '.join(others)}"
-    return Decision(order[0], "measured", (reason,), found if here and best.batch == batch else {})
+    return Decision(order[0], "measured", (reason,), rates if here and best.batch == batch else {})

@@ -6,17 +6,18 @@ some costs of several GPUs arise only once. With GPUs of different speeds and eq
 faster, because the slowest GPU limits synchronous training.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 
 from gputopo.planner.chooser import Basis, Chooser
-from gputopo.planner.request import Request, speed_classes
+from gputopo.planner.reasons import UNPREDICTED, unpredicted_reason
+from gputopo.planner.request import Request, check_batch_size, speed_classes
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.batches import AUTO, as_typed, plain
-from gputopo.values.run.plan import SURE_MARGIN, GpuCount, GroupSpeed, HowMany, Unequal
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, GpuCount, GroupSpeed, HowMany, Unequal
 
 # A doubling with less than half of the ideal gain is better left to another job.
 GAIN = 0.5
@@ -62,8 +63,7 @@ def _speed_of_size(selection: Chooser, all_reduce: str | None, size: int) -> flo
 def _pays_from(selection: Chooser, all_reduce: str | None, gain: float) -> int | None:
     """Return the smallest power of two as a batch with which a second GPU gains `gain` of the ideal."""
     for batch in (2**power for power in range(MAX_POWER)):
-        speeds = {gpu: one for gpu, one in selection.basis.speeds_with(batch).items() if one is not None}
-        basis = selection.basis._replace(batch=batch, speeds=speeds)
+        basis = selection.basis._replace(batch=batch, speeds=selection.basis.speeds_with(batch))
         other = selection.asked(basis, batch_size=batch)
         one, two = (_speed_of_size(other, all_reduce, size) for size in (1, 2))
         if two / one - 1 >= gain:
@@ -77,7 +77,7 @@ def best_of_fewer(selection: Chooser) -> GpuCount | None:
     if not sizes or isinstance(selection.request.batch_size, tuple):
         return None
     counts = gains({size: _speed_of_size(selection, selection.request.all_reduce, size) for size in sizes})
-    return max(counts, key=lambda one: one.images_per_sec)
+    return max(counts, key=lambda count: count.images_per_sec)
 
 
 def doublings(largest: int) -> tuple[int, ...]:
@@ -88,19 +88,19 @@ def doublings(largest: int) -> tuple[int, ...]:
 
 def gains(images_per_sec: Mapping[int, float]) -> tuple[GpuCount, ...]:
     """Return the counts with what each adds to the previous one; the counts rise from 1."""
-    one = images_per_sec[1]
-    found = [GpuCount(num_gpus=1, images_per_sec=round(one, 2), speedup=1.0)]
+    single = images_per_sec[1]
+    counts = [GpuCount(num_gpus=1, images_per_sec=round(single, 2), speedup=1.0)]
     for (fewer, before), (more, after) in pairwise(images_per_sec.items()):
         gain = (after / before - 1) / (more / fewer - 1)
-        found.append(
+        counts.append(
             GpuCount(
                 num_gpus=more,
                 images_per_sec=round(after, 2),
-                speedup=round(after / one, 3),
+                speedup=round(after / single, 3),
                 gain=round(gain, 4),
             )
         )
-    return tuple(found)
+    return tuple(counts)
 
 
 def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
@@ -109,9 +109,9 @@ def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
     This holds relative to the previous count, and to the largest accepted smaller one.
     """
     chosen, least = counts[0], max(gain, 0.0) - _NOISE
-    for one in counts[1:]:
-        if one.gain is not None and min(one.gain, _gain(chosen, one)) >= least:
-            chosen = one
+    for count in counts[1:]:
+        if count.gain is not None and min(count.gain, _gain(chosen, count)) >= least:
+            chosen = count
     return chosen
 
 
@@ -124,7 +124,7 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     """Return why this number was chosen, and what more GPUs would gain."""
     if len(counts) == 1:
         return "the only one"
-    after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
+    after = next((count for count in counts if count.num_gpus > chosen.num_gpus), None)
     if after is None:
         worth = _gain(counts[0], chosen)
         return (
@@ -136,7 +136,7 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     )
     if after.images_per_sec < chosen.images_per_sec:
         brings = f"are slower: {after.images_per_sec:,.0f} instead of {chosen.images_per_sec:,.0f} images/sec"
-    reason, best = f"{after.num_gpus} {brings}", max(counts, key=lambda one: one.images_per_sec)
+    reason, best = f"{after.num_gpus} {brings}", max(counts, key=lambda count: count.images_per_sec)
     if best.images_per_sec * (1 - SURE_MARGIN) <= chosen.images_per_sec:
         return reason
     times = best.images_per_sec / chosen.images_per_sec
@@ -177,8 +177,8 @@ def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
     if len(classes) < 2:
         return ()
     faster = [[gpu for part in classes[:count] for gpu in part] for count in range(1, len(classes))]
-    found = dict.fromkeys(tuple(sorted(part)) for part in (max(classes, key=len), *faster))
-    return tuple(sorted(found, key=lambda part: (-len(part), part)))
+    parts = dict.fromkeys(tuple(sorted(part)) for part in (max(classes, key=len), *faster))
+    return tuple(sorted(parts, key=lambda part: (-len(part), part)))
 
 
 def _speed(group: GroupSpeed) -> float:
@@ -205,23 +205,21 @@ def _options(selection: Chooser, gpus: Sequence[int], better: GroupSpeed) -> str
     return " ".join(words)
 
 
-def how_many_of_hosts(
-    numbers: Iterable[int], gain: float | None, images_per_sec: Callable[[int], float | str]
-) -> HowMany:
-    """Return one of the numbers of GPUs: the largest if a step of one of them cannot be predicted.
+def how_many_of_hosts(largest: int, request: Request, choose: Callable[[int], Candidate]) -> HowMany:
+    """Return how many of the `largest` number of GPUs to use; all if a step of a number cannot be predicted.
 
-    `images_per_sec`: returns the speed of a number of GPUs on the fewest hosts, or what is missing.
+    `choose`: returns the choice of a number of GPUs on the fewest hosts. Raises UsageError if the request has
+    one batch for each GPU.
     """
-    wanted = sorted({*numbers})
-    least = GAIN if gain is None else gain
+    check_batch_size(request)
+    gain = GAIN if request.gain is None else request.gain
     speeds: dict[int, float] = {}
-    for count in wanted:
-        speed = images_per_sec(count)
-        if isinstance(speed, str):
-            return HowMany(num_gpus=wanted[-1], gain=least, reason=f"all, unless predicted: {speed}")
-        speeds[count] = speed
+    for count in doublings(largest):
+        choice = choose(count)
+        if choice.images_per_sec is None:
+            why = unpredicted_reason(choice) or UNPREDICTED
+            return HowMany(num_gpus=largest, gain=gain, reason=f"all, unless predicted: {why}")
+        speeds[count] = choice.images_per_sec
     counts = gains(speeds)
-    chosen = enough(counts, least)
-    return HowMany(
-        num_gpus=chosen.num_gpus, gain=least, reason=reason_of(counts, chosen, least), counts=counts
-    )
+    chosen = enough(counts, gain)
+    return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason=reason_of(counts, chosen, gain), counts=counts)

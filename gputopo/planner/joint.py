@@ -1,13 +1,11 @@
 """The step of several hosts: the step of the slowest host, and the exchange over the network.
 
-By the formula of a ring, every host sends 2 (H - 1) / H of the bytes of a model: half as gradients, half as
-sums. The rate is the measured rate between the hosts, else the rate of their cards. Other exchanges between
-hosts are not predicted.
+The rate is the measured rate between the hosts, else the rate of their cards. Only exchanges by rings are
+predicted.
 """
 
 from collections.abc import Sequence
 from itertools import islice
-from math import exp, hypot, log
 from typing import NamedTuple, cast
 
 import msgspec
@@ -23,23 +21,38 @@ from gputopo.planner.network import (
     network_rate,
     rate_in_words,
 )
+from gputopo.planner.ranges import EXCHANGE, combined
+from gputopo.planner.reasons import UNPREDICTED, unpredicted_reason
 from gputopo.planner.request import Request, batches
-from gputopo.prediction.gradients import line_of
-from gputopo.prediction.programs import ProgramConstants
-from gputopo.prediction.ranges import EXCHANGE
-from gputopo.prediction.step import FORWARD_SHARE, ModelCosts, Placement
-from gputopo.prediction.step import NCCL as NCCL_RINGS
+from gputopo.prediction import BY_NCCL, Placement, network_exchange_s
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, Prediction, VariableUpdate
-
-UNPREDICTED = "nothing predicted"
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, HostGpus, Plan, Prediction, VariableUpdate
 
 
-def with_steps(
+def choice_of_hosts(request: Request, hosts: tuple[HostGpus, ...]) -> Candidate:
+    """Return the choice for all hosts, given by rank, without a predicted step."""
+    counts = [host.devices for host in hosts]
+    even = len(set(counts)) == 1
+    shares = f"{counts[0]} of each" if even else f"unequal, {min(counts)} to {max(counts)} of each"
+    names: dict[str, list[str]] = {}  # of hosts with the same GPUs
+    for host in hosts:
+        if host.gpus:
+            names.setdefault(_gpus_in_words(host.gpus), []).append(host.host)
+    return msgspec.structs.replace(
+        _placements(request, hosts)[0],
+        reasons=(
+            f"{sum(counts)} devices of {len(counts)} hosts: {shares}",
+            *(f"{hosts_in_words(same)}: {gpus}" for gpus, same in names.items()),
+        ),
+        hosts=hosts,
+    )
+
+
+def with_predicted_steps(
     plan: Plan,
-    own: Sequence[Plan],
+    plans: Sequence[Plan],
     hosts: Sequence[HostNetwork],
     request: Request,
     saved: SavedNetwork | None,
@@ -49,51 +62,54 @@ def with_steps(
     `own`: the plan of each host. NCCL needs the same number of GPUs on each host, as TensorFlow's strategy
     does.
     """
-    choice, gpus = plan.choice, [one.choice.gpus for one in own]
+    choice, gpus = plan.choice, [host_plan.choice.gpus for host_plan in plans]
     ways = (True, False) if len({*map(len, gpus)}) == 1 else (False,)
     rates = {nccl: network_rate(hosts, gpus, saved, nccl=nccl) for nccl in ways}
     known = {nccl: rate for nccl, rate in rates.items() if isinstance(rate, NetworkRate)}
-    basis = basis_of(hosts[0].machine, _of_first(request, gpus[0]), (), None)
-    missing = _missing(choice, own, basis, most=max(map(len, gpus)))
+    first = msgspec.structs.replace(
+        request,
+        num_gpus=None,
+        gain=None,
+        gpus=gpus[0],
+        exclude=(),
+        batch_size=None if request.batch_size == AUTO else request.batch_size,
+    )
+    basis = basis_of(hosts[0].machine, first, (), None)
+    missing = _missing(choice, plans, basis, most=max(map(len, gpus)))
     if missing is None and not isinstance(rate := rates.get(choice.all_reduce == NCCL, ""), NetworkRate):
         missing = rate
     if missing is not None:
         why = (f"{UNPREDICTED}: {missing}",) if missing else ()
         choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
         return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
-    sizes = iter(batches(request.batch_size, basis.batch, [speed for one in own for speed in speeds_of(one)]))
-    parts = [HostPart(one, tuple(islice(sizes, len(one.choice.gpus)))) for one in own]
-    found = [
-        predicted(msgspec.structs.replace(one, hosts=choice.hosts), parts, basis, known[way])
-        for one in places(request, choice.gpus, max(map(len, gpus)))
-        if (way := one.all_reduce == NCCL) in known
+    speeds = [speed for host_plan in plans for speed in speeds_of(host_plan)]
+    sizes = iter(batches(request.batch_size, basis.batch, speeds))
+    parts = [HostPart(host_plan, tuple(islice(sizes, len(host_plan.choice.gpus)))) for host_plan in plans]
+    predictions = [
+        predicted(msgspec.structs.replace(candidate, hosts=choice.hosts), parts, basis, known[way])
+        for candidate in _placements(request, choice.hosts)
+        if (way := candidate.all_reduce == NCCL) in known
     ]
-    chosen, *rest = sorted(found, key=lambda one: one.all_reduce != NCCL)
+    chosen, *rest = sorted(predictions, key=lambda candidate: candidate.all_reduce != NCCL)
     nccl = chosen.all_reduce == NCCL
-    reasons = (*choice.reasons, *scaling(chosen, own[0].choice), rate_in_words(known[nccl], nccl=nccl))
+    reasons = (*choice.reasons, *scaling(chosen, plans[0].choice), rate_in_words(known[nccl], nccl=nccl))
     if chosen.all_reduce == "hierarchical" and len(ways) == 1:
         reasons = (*reasons, "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus")
     candidates = (msgspec.structs.replace(chosen, reasons=reasons), *rest)
     return msgspec.structs.replace(
-        plan, choice=candidates[0], candidates=candidates, prediction=_prediction(own, candidates)
+        plan, choice=candidates[0], candidates=candidates, prediction=_prediction(plans, candidates)
     )
 
 
-def _of_first(request: Request, gpus: tuple[int, ...]) -> Request:
-    batch = None if request.batch_size == AUTO else request.batch_size
-    return msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=gpus, exclude=(), batch_size=batch)
-
-
-def _missing(choice: Candidate, own: Sequence[Plan], basis: Basis, *, most: int) -> str | None:
+def _missing(choice: Candidate, plans: Sequence[Plan], basis: Basis, *, most: int) -> str | None:
     """Return why no step is predicted ("": not requested), else None. `most`: GPUs of the largest host."""
     if basis.missing is not None:
         return basis.missing
     if choice.all_reduce not in (NCCL, "hierarchical" if most > 1 else "copy"):
         return "for several hosts, only ring reductions can be predicted"
-    for host, plan in zip(choice.hosts, own, strict=True):
+    for host, plan in zip(choice.hosts, plans, strict=True):
         if plan.choice.images_per_sec is None:
-            why = next((one for one in plan.choice.reasons if one.startswith(UNPREDICTED)), "")
-            return f"{host.host}: {why.removeprefix(f'{UNPREDICTED}: ')}"
+            return f"{host.host}: {unpredicted_reason(plan.choice).removeprefix(f'{UNPREDICTED}: ')}"
     return None
 
 
@@ -110,33 +126,14 @@ class HostPart(NamedTuple):
         return 1e3 * sum(self.batch_sizes) / self.plan.choice.images_per_sec
 
 
-def late_s(model: ModelCosts, overlap: float, alone_s: float, byte_s: float) -> float:
-    """Return the seconds from the end of the backward pass until the gradients are over the network.
-
-    `alone_s`: the step without the network; `byte_s`: seconds for which one byte of the model occupies it.
-    """
-    backward_s = (1 - FORWARD_SHARE) * alone_s
-    through = max(line_of(model.blocks, overlap).through(byte_s / backward_s))
-    return max(0.0, backward_s * (through - 1))
-
-
-def exchange_s(
-    model: ModelCosts, program: ProgramConstants, alone_s: float, hosts: int, rate: NetworkRate, *, nccl: bool
-) -> float:
-    """Return the seconds by which the exchange between `hosts` hosts makes a step longer."""
-    byte_s = (hosts - 1) / hosts / (rate.gb_per_s * 1e9)
-    if nccl:
-        more_s = 1e6 * program.ring_mb * len(model.sizes) * 2 * byte_s
-        return late_s(model, program.ring_overlap, alone_s, 2 * byte_s) + more_s
-    return late_s(model, program.overlap, alone_s, byte_s) + program.return_share * model.bytes * byte_s
-
-
 def predicted(candidate: Candidate, parts: Sequence[HostPart], basis: Basis, rate: NetworkRate) -> Candidate:
     """Return a candidate for all hosts with its predicted step. `rate`: of the slowest network path."""
     slowest = max(parts, key=lambda part: part.step_ms)
     alone, step_ms = slowest.plan.choice, slowest.step_ms
     nccl = candidate.all_reduce == NCCL
-    exchanged_s = exchange_s(basis.model, basis.program, step_ms / 1e3, len(parts), rate, nccl=nccl)
+    exchanged_s = network_exchange_s(
+        basis.model, basis.program, step_ms / 1e3, len(parts), rate.gb_per_s, nccl=nccl
+    )
     # One exchange uses all links, within the hosts and between them; the slowest one limits it.
     within = ("gradients", "variables") if nccl else ("gradients",)
     within_ms = sum(alone.exposed_ms.get(part, 0.0) for part in within)
@@ -151,7 +148,7 @@ def predicted(candidate: Candidate, parts: Sequence[HostPart], basis: Basis, rat
             limited_by = links["network"]
     low = high = None
     if alone.images_per_sec and alone.images_per_sec_high:
-        factor = exp(hypot(log(alone.images_per_sec_high / alone.images_per_sec), log(EXCHANGE)))
+        factor = combined(alone.images_per_sec_high / alone.images_per_sec, EXCHANGE)
         low, high = round(speed / factor, 2), round(speed * factor, 2)
     return msgspec.structs.replace(
         candidate,
@@ -159,7 +156,7 @@ def predicted(candidate: Candidate, parts: Sequence[HostPart], basis: Basis, rat
         images_per_sec=round(speed, 2),
         images_per_sec_low=low,
         images_per_sec_high=high,
-        speedup=round(speed / max(one for part in parts for one in speeds_of(part.plan)), 3),
+        speedup=round(speed / max(speed_alone for part in parts for speed_alone in speeds_of(part.plan)), 3),
         step_ms=round(step_ms, 4),
         batch_sizes=tuple(batches) if len(set(batches)) > 1 else (),
         compute_ms=alone.compute_ms,
@@ -180,22 +177,23 @@ def _prediction(plans: Sequence[Plan], candidates: Sequence[Candidate]) -> Predi
     each = [plan.prediction for plan in plans if plan.prediction is not None]
     return msgspec.structs.replace(
         each[0],
-        single_gpu_images_per_sec=dict(enumerate(one for plan in plans for one in speeds_of(plan))),
-        single_gpu_source=" + ".join(dict.fromkeys(one.single_gpu_source for one in each)),
+        single_gpu_images_per_sec=dict(enumerate(speed for plan in plans for speed in speeds_of(plan))),
+        single_gpu_source=" + ".join(dict.fromkeys(prediction.single_gpu_source for prediction in each)),
         margin=margin_of(candidates),
         fewer=None,
     )
 
 
-def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
-    """Return the possible placements, the default first. `gpus`: of rank 0; `most`: of the largest host.
+def _placements(request: Request, hosts: Sequence[HostGpus]) -> list[Candidate]:
+    """Return the possible placements on hosts, given by rank, the default first.
 
     By default every device has its own copy, and gradients are added within each host first, or by NCCL's
     rings over all hosts. A parameter server would send the weights of all devices over the network in every
     step.
     """
     update, ps = request.variable_update, "cpu" if request.ps == "auto" else request.ps
-    reduction = request.all_reduce or ("hierarchical" if most > 1 else "copy")
+    several = max(host.devices for host in hosts) > 1
+    reduction = request.all_reduce or ("hierarchical" if several else "copy")
     if update == "auto":
         update = "replicated" if request.ps == "auto" or request.all_reduce else "parameter_server"
     first = Placement(
@@ -203,18 +201,9 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
         ps if update == "parameter_server" else None,
         reduction if update == "replicated" else None,
     )
-    asked = request.variable_update != "auto" or request.ps != "auto" or request.all_reduce is not None
-    placings = dict.fromkeys((first, *(() if asked else (NCCL_RINGS,))))
-    return [Candidate(gpus=tuple(gpus), **placing._asdict()) for placing in placings]
-
-
-def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:
-    """Return the GPUs of each host; hosts with the same GPUs are grouped."""
-    alike: dict[str, list[str]] = {}
-    for name, choice in zip(names, choices, strict=True):
-        if choice.gpus:
-            alike.setdefault(_gpus(choice), []).append(name)
-    return [f"{hosts_in_words(of)}: {words}" for words, of in alike.items()]
+    is_free = (request.variable_update, request.ps, request.all_reduce) == ("auto", "auto", None)
+    placings = dict.fromkeys((first, *((BY_NCCL,) if is_free else ())))
+    return [Candidate(gpus=hosts[0].gpus, **placing._asdict()) for placing in placings]
 
 
 def scaling(chosen: Candidate, alone: Candidate) -> list[str]:
@@ -223,11 +212,11 @@ def scaling(chosen: Candidate, alone: Candidate) -> list[str]:
         return []
     times, first = chosen.images_per_sec / alone.images_per_sec, chosen.hosts[0].host
     return [
-        f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {_gpus(alone)} of {first} "
+        f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {_gpus_in_words(alone.gpus)} of {first} "
         f"alone ({alone.images_per_sec:,.0f} images/sec); the network takes "
         f"{chosen.exposed_ms['network']:.1f} ms of a step of {chosen.step_ms:.1f} ms"
     ]
 
 
-def _gpus(choice: Candidate) -> str:
-    return f"GPU{'' if len(choice.gpus) == 1 else 's'} {index_ranges(sorted(choice.gpus))}"
+def _gpus_in_words(gpus: Sequence[int]) -> str:
+    return f"GPU{'' if len(gpus) == 1 else 's'} {index_ranges(sorted(gpus))}"

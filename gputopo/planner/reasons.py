@@ -3,19 +3,23 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
 
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
-from gputopo.prediction.links.paths import Paths, Resource
-from gputopo.prediction.step import Placement
-from gputopo.topology import doubts
-from gputopo.topology.hops import class_name, is_within, nearness, reduction_groups
-from gputopo.values.bandwidth import Bandwidth, Pair
-from gputopo.values.index_ranges import gpu_ranges, index_ranges, pairs_in_words
-from gputopo.values.machine import Hop, Link, Machine
-from gputopo.values.rates import PairSpeed
-from gputopo.values.words import date_in_words
+from gputopo.prediction import Paths
+from gputopo.topology import (
+    believed_links,
+    class_name,
+    implausible_pairs,
+    nearness,
+    reduction_groups,
+)
+from gputopo.values.errors import UsageError
+from gputopo.values.index_ranges import gpu_ranges, pairs_in_words
+from gputopo.values.machine import Link, Machine
+from gputopo.values.run.plan import Candidate, Plan
+
+UNPREDICTED = "nothing predicted"
 
 Links = Mapping[tuple[int, int], Link]
 
@@ -44,8 +48,8 @@ def distance_reason(links: Links, gpus: Sequence[int]) -> str:
 
 def doubt_reasons(machine: Machine) -> list[str]:
     """Return why the topology is not reliable, and how it is treated here."""
-    reasons = [f"{one.says}; measure with gputopo bandwidth" for one in doubtful_topology(machine)]
-    if within := doubts.sys_within_node(machine):
+    reasons = [f"{finding.says}; measure with gputopo bandwidth" for finding in doubtful_topology(machine)]
+    if within := implausible_pairs(machine).far_within_node:
         reasons.append(f"SYS within one NUMA node ({pairs_in_words(within)}) is treated as NODE")
     return reasons
 
@@ -86,28 +90,6 @@ def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troub
     )
 
 
-_IN_WORDS = {
-    "up": "link of GPU {}, sending",
-    "down": "link of GPU {}, receiving",
-    "nvlink out": "NVLinks of GPU {}, sending",
-    "nvlink in": "NVLinks of GPU {}, receiving",
-    "nvlink": "NVLink {} to {}",
-    "pair": "path from GPU {} to {}",
-    "memory": "copies through host memory",
-    "host": "gradients added on the CPU",
-}
-_BY_HOST = {"up": "GPU {} to the host", "down": "the host to GPU {}"}
-
-
-def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:
-    """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
-    kind, *ends = resource
-    if kind in ("uplink up", "uplink down"):
-        return f"uplink of GPUs {index_ranges(paths.uplinks[int(ends[0])].gpus)}"
-    words = _IN_WORDS | (_BY_HOST if placing.traffic == "host" else {})
-    return words[str(kind)].format(*ends)
-
-
 def avoided_reason(
     against: Mapping[int, Trouble], avoided: Sequence[int], chosen: Sequence[int], instead: str
 ) -> str:
@@ -116,8 +98,8 @@ def avoided_reason(
     `instead`: how far apart the chosen GPUs are, if that is farther: `PHB instead of PIX`.
     """
     idle = "" if any(index in against for index in chosen) else "idle "
-    those = gpus_in_words(sorted(chosen)).replace("GPU", f"{idle}GPU", 1)
-    return f"{troubles_in_words(against, avoided)}: {those} chosen{instead and ', '}{instead}"
+    gpus = gpus_in_words(sorted(chosen)).replace("GPU", f"{idle}GPU", 1)
+    return f"{troubles_in_words(against, avoided)}: {gpus} chosen{instead and ', '}{instead}"
 
 
 def troubles_in_words(against: Mapping[int, Trouble], gpus: Sequence[int]) -> str:
@@ -126,8 +108,8 @@ def troubles_in_words(against: Mapping[int, Trouble], gpus: Sequence[int]) -> st
     for index in sorted(gpus):
         by_words.setdefault(against[index].words, []).append(index)
     return "; ".join(
-        f"{gpus_in_words(those)} {words if words.startswith('in use') else f'in error: {words}'}"
-        for words, those in by_words.items()
+        f"{gpus_in_words(gpus)} {words if words.startswith('in use') else f'in error: {words}'}"
+        for words, gpus in by_words.items()
     )
 
 
@@ -159,43 +141,30 @@ def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | N
     )
 
 
-class MeasuredOrder(NamedTuple):
-    """Pairs sorted by the class of their measured speed; topology decides within a class."""
+def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
+    """Return the facts that would improve predictions, the most useful first, each with how to get it."""
+    facts = list[str]()
+    for basis, words in (("assumed", "PCIe link, and no known model"), ("model", "PCIe link of the slot")):
+        if gpus := [gpu for gpu, host in paths.hosts.items() if host.basis == basis]:
+            facts.append(f"{words}, of {gpu_ranges(gpus)} (gputopo inspect, or nvidia-smi -q)")
+    apart = {pair for pair, path in paths.pairs.items() if path.basis != "measured" and path.kind != "nvlink"}
+    links = believed_links(machine)
+    if far := sorted({gpu for pair in apart if pair not in links or links[pair].hop is None for gpu in pair}):
+        facts.append(f"PCIe hops between {gpu_ranges(far)} (nvidia-smi topo -m)")
+    if apart or any(host.basis != "measured" for host in paths.hosts.values()):
+        facts.append("copy rates of this machine (gputopo bandwidth --save)")
+    return tuple(facts)
 
-    speeds: Mapping[Pair, PairSpeed]
-    classes: Mapping[Pair, int]
-    links: Links
-    pix_first: bool  # a pair beyond PIX sorts last, however fast it is (`--prefer-pix`)
 
-    def key(self, pair: Pair) -> tuple[int, ...]:
-        """Return the sort key of a measured pair, the best first."""
-        link = self.links.get(pair)
-        far = int(self.pix_first and not is_within(link, Hop.PIX))
-        return (far, self.classes[pair], *nearness(link))
+def unpredicted_reason(choice: Candidate) -> str:
+    """Return the reason of a choice why nothing is predicted; "" if it has none."""
+    return next((reason for reason in choice.reasons if reason.startswith(UNPREDICTED)), "")
 
-    def reason(self, gpus: Sequence[int], bandwidth: Bandwidth) -> str:
-        """Return the speed of the slowest pair of two or more chosen GPUs, and when it was measured."""
-        pairs = pairs_of(gpus)
-        slowest = max(
-            pairs,
-            key=lambda pair: (self.classes[pair], -self.speeds[pair].gb_per_s, [-index for index in pair]),
+
+def require_prediction(plan: Plan, what: str) -> None:
+    """Raise UsageError if nothing was predicted. `what`: the option, and why it needs a prediction."""
+    if plan.prediction is None:
+        why = unpredicted_reason(plan.choice) or f"{UNPREDICTED} for this job"
+        raise UsageError(
+            f"{what}: {why}", "add --single-gpu-images-per-sec X, or more of the machine: --from FILE"
         )
-        name = class_name(self.links.get(slowest))
-        where = "" if name == "unknown" else f" ({name})"
-        which = "" if len(pairs) == 1 else f"slowest of {len(pairs)} pairs: "
-        when = "" if bandwidth.measured_at is None else f" ({date_in_words(bandwidth.measured_at)})"
-        return f"{which}{gpus_in_words(slowest)}{where}: {self.speeds[slowest].says}{when}"
-
-
-def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
-    """Return that measured rates were not used because some pairs have none."""
-    when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
-    return (
-        f"the measured bandwidth{when} was not used: "
-        f"no rate for both directions of {pairs_in_words(missing, max_named=3)}"
-    )
-
-
-def ms(seconds: float) -> float:
-    """Return milliseconds, rounded as in a plan."""
-    return round(1e3 * seconds, 4)

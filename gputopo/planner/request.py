@@ -7,9 +7,8 @@ import msgspec
 
 from gputopo.findings import find_read
 from gputopo.findings.usage import use_of
-from gputopo.prediction.one_gpu_speeds import given_speeds
-from gputopo.prediction.programs import DEFAULT
-from gputopo.topology.kernel import gpus_of_other_drivers
+from gputopo.prediction import DEFAULT_PROGRAM
+from gputopo.topology import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -17,7 +16,7 @@ from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, batches_of, plain, shares
 from gputopo.values.run.plan import HOST_PS, SPREAD, Refusal
 from gputopo.values.samples import at_samples
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     variable_update: str = "auto"  # auto or a VariableUpdate
     all_reduce: str | None = None  # a name of gputopo.values.run.all_reduce, for replicated
     model: str | None = None
-    program: str = DEFAULT  # a name of gputopo.prediction.programs
+    program: str = DEFAULT_PROGRAM  # a name of gputopo.prediction.programs
     batch_size: AskedBatch | None = None
     precision: str = "fp32"  # as in a RunSpec
     predicts: bool = True  # whether it trains in steps that can be predicted
@@ -92,6 +91,21 @@ def check(request: Request, machine: Machine) -> None:
     check_batch_size(request)
 
 
+def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, float]:
+    """Return the speed of each GPU from `--single-gpu-images-per-sec`: one number, or one for each.
+
+    Raises UsageError.
+    """
+    if len(values) == 1:
+        return dict.fromkeys(gpus, values[0])
+    if values and len(values) != len(gpus):
+        raise UsageError(
+            f"--single-gpu-images-per-sec has {len(values)} numbers for {len(gpus)} GPUs",
+            "write one number for all, or one for each GPU",
+        )
+    return dict(zip(gpus, values, strict=False))
+
+
 def check_batch_size(request: Request) -> None:
     """Raise UsageError for batches below 1, or for one batch per GPU if the number of GPUs is not given."""
     asked = request.batch_size
@@ -124,12 +138,12 @@ def usable(
     The caller has checked the request. `unavailable`: GPUs that this process may not use, with reasons.
     Raises NoPlanError if a GPU of an exact set cannot be used.
     """
-    bound = gpus_of_other_drivers([machine])
-    whys = {
-        each[0].index: _bound_to(bound.pop(each[0].pci_address or "", None))
-        or next(filter(None, map(_unusable, each)), None)
-        for each in zip(*(sample.gpus for sample in at_samples(machine)), strict=True)
-    }
+    drivers = gpus_of_other_drivers([machine])
+    whys: dict[int, str | None] = {}
+    for samples in zip(*(sample.gpus for sample in at_samples(machine)), strict=True):
+        driver = drivers.pop(samples[0].pci_address or "", None)
+        reasons = (_bound_to(driver), *map(_unusable, samples))
+        whys[samples[0].index] = next(filter(None, reasons), None)
     whys |= unavailable
     whys |= dict.fromkeys(request.exclude, "listed in --exclude")
     left_out = {index for index, why in whys.items() if why}
@@ -138,12 +152,12 @@ def usable(
     holder = ps_gpu(request)
     for index in (*named, *(() if holder is None else (holder,))):
         if index in left_out:
-            raise NoPlanError(
-                f"GPU {index} cannot be used: {whys[index]}", _others_hint(set(whys) - left_out)
-            )
+            others = whys.keys() - left_out
+            hint = f"use others: {index_ranges(others)} can be used" if others else "see gputopo inspect"
+            raise NoPlanError(f"GPU {index} cannot be used: {whys[index]}", hint)
     return tuple(index for index in pool if index not in left_out), (
         *_refusals(whys),
-        *(Refusal(reason=f"{address} excluded: {_bound_to(driver)}") for address, driver in bound.items()),
+        *(Refusal(reason=f"{address} excluded: {_bound_to(driver)}") for address, driver in drivers.items()),
     )
 
 
@@ -208,21 +222,21 @@ def check_placement(request: Request) -> None:
         )
 
 
-def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> None:
+def _check_indices(option: str, given: Sequence[int], indices: Sequence[int]) -> None:
     for index in given:
-        if index not in there:
+        if index not in indices:
             raise UsageError(
                 f"{option}: this machine has no GPU {index}",
-                f"the GPUs of this machine: {index_ranges(there)}",
+                f"the GPUs of this machine: {index_ranges(indices)}",
             )
 
 
-def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
+def _check_holder(holder: int, request: Request, indices: Sequence[int]) -> None:
     option = f"--ps gpu:{holder}"
-    if holder not in there:
+    if holder not in indices:
         raise UsageError(
             f"{option}: this machine has no GPU {holder}",
-            f"the GPUs of this machine: {index_ranges(there)}; or use --ps cpu",
+            f"the GPUs of this machine: {index_ranges(indices)}; or use --ps cpu",
         )
     if holder in request.exclude:
         raise UsageError(f"{option}: GPU {holder} is in --exclude", "remove it from one of them")
@@ -259,8 +273,8 @@ def _is_exclusive(gpu: Gpu) -> bool:
     """Return whether a program uses a GPU in exclusive mode. MPS shares such a GPU with others."""
     if gpu.compute_mode is None or "exclusive" not in gpu.compute_mode.lower():
         return False
-    computing = [one for one in gpu.processes or () if one.kind in ("compute", "mps")]
-    shared = any(one.kind == "mps" or "cuda-mps" in (one.name or "") for one in computing)
+    computing = [process for process in gpu.processes or () if process.kind in ("compute", "mps")]
+    shared = any(process.kind == "mps" or "cuda-mps" in (process.name or "") for process in computing)
     return bool(computing) and not shared
 
 
@@ -273,12 +287,6 @@ def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
         Refusal(gpus=tuple(gpus), reason=f"{gpus_in_words(gpus)} excluded: {why}")
         for why, gpus in by_reason.items()
     )
-
-
-def _others_hint(others: set[int]) -> str:
-    if not others:
-        return "see gputopo inspect"
-    return f"use others: {index_ranges(others)} can be used"
 
 
 # Speeds of one GPU within this are treated as equal: two runs of one job differ as much.

@@ -3,22 +3,20 @@
 from collections.abc import Mapping, Sequence
 from math import comb
 
+from gputopo.planner.measured_order import MeasuredOrder, not_used, pair_classes, unmeasured
 from gputopo.planner.reasons import (
     Links,
-    MeasuredOrder,
     distance_reason,
     doubt_reasons,
-    not_used,
     pairs_of,
     pix_unmet,
 )
 from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
-from gputopo.topology.doubts import believed_links
-from gputopo.topology.hops import is_within, islands, nearness
-from gputopo.values.errors import NoPlanError
+from gputopo.topology import believed_links, is_within, islands, nearness
+from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Hop, Machine
-from gputopo.values.rates import pair_speeds, speed_classes, unmeasured
-from gputopo.values.run import all_reduce
+from gputopo.values.rates import pair_speeds
+from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.plan import Refusal
 
 LISTED = 10  # candidates, unless another number is requested
@@ -36,7 +34,7 @@ class Selection:
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
         self.exact = request.gpus is not None and request.num_gpus is None
-        self.troubles = {index: one for index, one in troubles(machine).items() if index in self.pool}
+        self.troubles = {index: trouble for index, trouble in troubles(machine).items() if index in self.pool}
         self.islands = self._pix_islands()
         self.size = self._size()
         self.all_reduce = _reduction(request, self.size)
@@ -111,31 +109,31 @@ class Selection:
 
     def _size(self) -> int:
         asked = None if self.request.num_gpus == "auto" else self.request.num_gpus
-        there = len(self.pool)
-        if there == 0 or (asked is not None and asked > there):
-            raise _too_few(self.machine, self.request, there, self.left_out)
+        count = len(self.pool)
+        if count == 0 or (asked is not None and asked > count):
+            raise _too_few(self.machine, self.request, count, self.left_out)
         if asked is not None:
             return asked
         if self.exact:
-            return there
+            return count
         largest = self._largest_island()
         if self.request.prefer_pix and len(largest) > 1:
             return len(self._unused(largest)) or len(largest)
-        return len(self._unused(self.pool)) or there
+        return len(self._unused(self.pool)) or count
 
     def idle_words(self) -> str:
         """Return how many of the GPUs to choose from are idle and without errors."""
-        idle, there = len(self.pool) - len(self.troubles), len(self.pool)
+        idle, count = len(self.pool) - len(self.troubles), len(self.pool)
         if not idle:
             return "all GPUs to choose from are in use or in error"
         verb = "is" if idle == 1 else "are"
-        return f"{idle} of the {there} GPUs to choose from {verb} idle and without errors"
+        return f"{idle} of the {count} GPUs to choose from {verb} idle and without errors"
 
     def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
         """Return the order by measured speed; None unless every pair to choose from was measured."""
         if len(pool) < 2 or unmeasured(self.pair_speeds, pool):
             return None
-        classes = speed_classes(self.pair_speeds)
+        classes = pair_classes(self.pair_speeds)
         return MeasuredOrder(self.pair_speeds, classes, self.links, self.request.prefer_pix)
 
 
@@ -143,26 +141,32 @@ def _reduction(request: Request, size: int) -> str | None:
     """Return the requested reduction as it is written. Raises UsageError if these GPUs cannot use it."""
     if request.all_reduce is None:
         return None
-    return all_reduce.require(request.all_reduce, "gpu", size).written
+    reduction = parse(request.all_reduce)
+    if (why_not := reduction.why_not("gpu", size)) is not None:
+        reason, other = why_not
+        raise UsageError(f"--all-reduce {reduction.written} cannot be used: {reason}", f"use {other}")
+    return reduction.written
 
 
-def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[Refusal]) -> NoPlanError:
+def _too_few(
+    machine: Machine, request: Request, usable_count: int, left_out: Sequence[Refusal]
+) -> NoPlanError:
     asked = request.num_gpus
     named = [index for refusal in left_out for index in refusal.gpus or ()]
-    if there == 0:
+    if usable_count == 0:
         count = len(machine.gpus)
         none = "the only GPU cannot be used" if count == 1 else f"none of the {count} GPUs can be used"
         fewer = "exclude fewer GPUs, or " if request.exclude else ""
         return NoPlanError(f"{none}; {left_out[0].reason}", f"{fewer}see gputopo inspect")
     if request.gpus is not None:
-        what = f"requested {asked} GPUs, and {there} of those in --gpus can be used"
+        what = f"requested {asked} GPUs, and {usable_count} of those in --gpus can be used"
     elif named:
         what = (
-            f"requested {asked} GPUs, and {there} of the {len(machine.gpus)} can be used "
+            f"requested {asked} GPUs, and {usable_count} of the {len(machine.gpus)} can be used "
             f"({gpus_in_words(named)} excluded)"
         )
     else:
         # other GPUs on the bus have no index
         others = "".join(f"; {refusal.reason}" for refusal in left_out)
-        what = f"requested {asked} GPUs, but this machine has {there}{others}"
-    return NoPlanError(what, f"request at most {there}: --num-gpus {there}")
+        what = f"requested {asked} GPUs, but this machine has {usable_count}{others}"
+    return NoPlanError(what, f"request at most {usable_count}: --num-gpus {usable_count}")

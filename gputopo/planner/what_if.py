@@ -1,12 +1,12 @@
 """What a changed machine would do: the plan before and after, and the single change that helps most."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gputopo.planner.explained import require_prediction
+from gputopo.planner.changes import as_expected, changed, changes_of, full_links, single_changes
+from gputopo.planner.reasons import require_prediction
 from gputopo.planner.request import Request
-from gputopo.prediction.what_if import as_expected, changed, full_links, single_changes
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Candidate, Plan, WhatIf
@@ -17,6 +17,15 @@ PAYS = 0.01
 _COMPARES = "--what-if compares predicted images/sec"
 
 Choose = Callable[[Machine, Request], Plan]
+
+
+def effect_of_changes(machine: Machine, request: Request, texts: Iterable[str], choose: Choose) -> WhatIf:
+    """Return the plans before and after the changes in some texts; without any, after the best change.
+
+    `choose` makes a plan. Raises UsageError for an impossible change, or if nothing is predicted.
+    """
+    changes = changes_of(texts)
+    return what_if(machine, request, changes, choose) if changes else best_change(machine, request, choose)
 
 
 def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: Choose) -> WhatIf:
@@ -48,8 +57,8 @@ def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: 
     share, pays_at = _share(before, plan), None
     if share < PAYS and isinstance(request.batch_size, int | None):
         halves = [before.prediction.batch_size >> times for times in range(1, 12)]
-        of_batch = (msgspec.structs.replace(request, batch_size=one) for one in halves if one)
-        pays_at = next((one.batch_size for one in of_batch if _share(*plans(one)) >= PAYS), None)
+        of_batch = (msgspec.structs.replace(request, batch_size=size) for size in halves if size)
+        pays_at = next((smaller.batch_size for smaller in of_batch if _share(*plans(smaller)) >= PAYS), None)
     return WhatIf(
         changes=tuple(changes),
         before=_bare(before.choice),
@@ -74,11 +83,11 @@ def best_change(machine: Machine, request: Request, choose: Choose) -> WhatIf:
     """
     machine = as_expected(machine)
     tries = [(change,) for change in single_changes(machine)]
-    found = [what_if(machine, request, changes, choose) for changes in tries]
+    effects = [what_if(machine, request, changes, choose) for changes in tries]
     links = full_links(machine)
-    if links and not any(one.share >= PAYS for one in found):
-        found.append(what_if(machine, request, links, choose))
-    best = max(found, key=lambda one: (max(one.share, PAYS), one.pays_at_batch or 0), default=None)
+    if links and not any(effect.share >= PAYS for effect in effects):
+        effects.append(what_if(machine, request, links, choose))
+    best = max(effects, key=lambda effect: (max(effect.share, PAYS), effect.pays_at_batch or 0), default=None)
     if best is None or (best.share < PAYS and best.pays_at_batch is None):
         before = _bare(choose(machine, msgspec.structs.replace(request, by_measurements=False)).choice)
         return WhatIf(changes=(), before=before, after=before, asked=False)

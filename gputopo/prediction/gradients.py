@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 from gputopo.values.run.all_reduce import Reduction
-from gputopo.workload.spreading import chunk_count, largest_share, spread
+from gputopo.workload import chunk_count, spread_by_size
 
 Traffic = Literal["none", "host", "owner", "spread", "ring"]
 
@@ -58,11 +58,16 @@ def parts_of(reduction: Reduction, sizes: tuple[int, ...], towers: int, *, cuts:
 @cache
 def spread_parts(sizes: tuple[int, ...], towers: int, *, cuts: bool) -> Parts:
     """Return the parts of variables that are spread by size."""
-    return _parts(sizes, spread(sizes, towers, cuts=cuts))
+    return _parts(sizes, spread_by_size(sizes, towers, cuts=cuts))
 
 
 def _parts(sizes: Sequence[int], owners: Sequence[Sequence[int]]) -> Parts:
-    return Parts(sum(map(len, owners)), largest_share(sizes, owners))
+    """Return the parts of variables. `owners`: of each variable, with equal parts of it."""
+    loads: dict[int, float] = {}
+    for size, towers in zip(sizes, owners, strict=True):
+        for tower in towers:
+            loads[tower] = loads.get(tower, 0.0) + size / len(towers)
+    return Parts(sum(map(len, owners)), max(loads.values(), default=0.0) / (sum(sizes) or 1))
 
 
 class GradientBlock(NamedTuple):
@@ -88,6 +93,14 @@ class GradientLine(NamedTuple):
             end = max(end, ready) + seconds_per_byte * size
             ends.append(end)
         return tuple(ends)
+
+    def late_s(self, backward_s: float, seconds_per_byte: float) -> float:
+        """Return the seconds from the end of the backward pass until all gradients are transferred.
+
+        `backward_s`: seconds of the backward pass; `ready` is a share of it. `seconds_per_byte`: for which
+        one byte occupies the slowest link.
+        """
+        return max(0.0, backward_s * (max(self.through(seconds_per_byte / backward_s)) - 1))
 
 
 @lru_cache(maxsize=256)  # for a few models; a fit tries one overlap after another

@@ -12,16 +12,10 @@ from operator import attrgetter
 from statistics import median
 from typing import Literal, NamedTuple
 
-from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction.roofline import roofline_file, step_seconds
-from gputopo.reference.expectations import GpuExpectation, expected_gpu
-from gputopo.reference.published import published_machines
-from gputopo.values.errors import UsageError
+from gputopo.reference import GpuExpectation, expected_gpu, expected_of
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.events import Device
-from gputopo.values.run.result import Result
-from gputopo.values.run.spec import RunSpec
-from gputopo.workload.workloads import Workload, require
+from gputopo.workload import Workload, require_workload
 
 SpeedBasis = Literal["given", "history", "published", "datasheet", "alike"]
 """`published`: figures of this GPU model; `datasheet`: figures of this network on others; `alike`: neither.
@@ -39,22 +33,33 @@ FACTOR: Mapping[SpeedBasis, float] = {
     "datasheet": 1.33,
     "alike": 1.6,
 }
-SAME_JOB = 1.10  # for the same job on the same model: machines and versions of TensorFlow differ
+# Maximum difference of two runs of one job on one GPU. Not measured; chosen because single runs vary by up to
+# 2 % on an idle machine.
+SAME_RUN = 0.03
+LATEST = 3  # runs of one job: one disturbed run does not change their median, and older runs matter less
 
 
 class Speed(NamedTuple):
-    """Images/sec of one GPU by itself, with the range that holds on published figures. `source`: in words."""
+    """Images/sec of one GPU by itself. `source`: in words."""
 
     images_per_sec: float
-    low: float
-    high: float
     basis: SpeedBasis
     source: str
 
+    @property
+    def factor(self) -> float:
+        """The factor between the speed and both ends of its range, which holds on published figures."""
+        return FACTOR[self.basis]
 
-def speed_of(rate: float, basis: SpeedBasis, source: str) -> Speed:
-    """Return a speed with the range of its basis."""
-    return Speed(rate, rate / FACTOR[basis], rate * FACTOR[basis], basis, source)
+    @property
+    def low(self) -> float:
+        """The low end of the range."""
+        return self.images_per_sec / self.factor
+
+    @property
+    def high(self) -> float:
+        """The high end of the range."""
+        return self.images_per_sec * self.factor
 
 
 class OneGpuJob(NamedTuple):
@@ -85,6 +90,12 @@ class Figure(NamedTuple):
     gpu_index: int | None = None  # the index of the GPU, if it is in this machine
     peak_bytes: int | None = None  # of its memory, if the run measured it
 
+    def is_of(self, gpu: Gpu, model: str, precision: str) -> bool:
+        """Return whether it was measured with this job on a GPU of this model."""
+        return (self.model, self.precision) == (model, precision) and (
+            gpu.name is not None and _model_name(self.gpu) == _model_name(gpu.name)
+        )
+
 
 @functools.cache
 def one_gpu_figures() -> tuple[Figure, ...]:
@@ -102,12 +113,12 @@ def scaled(
 
     `figures`: one or more. The roofline scales a figure of another batch.
     """
-    apart = min(abs(math.log2(job.batch / one.batch)) for one in figures)
-    near = [one for one in figures if abs(math.log2(job.batch / one.batch)) == apart]
-    rates = [one.images_per_sec * _ratio(gpu, job, one.batch) for one in near]
-    batches = " and ".join(map(str, sorted({one.batch for one in near})))
+    apart = min(abs(math.log2(job.batch / figure.batch)) for figure in figures)
+    near = [figure for figure in figures if abs(math.log2(job.batch / figure.batch)) == apart]
+    rates = [figure.images_per_sec * _ratio(gpu, job, figure.batch) for figure in near]
+    batches = " and ".join(map(str, sorted({figure.batch for figure in near})))
     words = f"{source}, batch {batches}" + (f", scaled to {job.batch}" if apart else "")
-    return speed_of(median(rates), basis, words)
+    return Speed(median(rates), basis, words)
 
 
 def published_speed(
@@ -122,19 +133,19 @@ def published_speed(
         return None
     figures = one_gpu_figures() if figures is None else figures
     name = _published_name(job.workload, figures)
-    own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
-    if same := [one for one in own if one.model == name]:
+    of_gpu = [figure for figure in figures if (figure.gpu, figure.precision) == (gpu.name, job.precision)]
+    if same := [figure for figure in of_gpu if figure.model == name]:
         return scaled(gpu, job, same, "published", f"published: {PROGRAM} on {gpu.name}")
     factors = network_factors(figures, job.precision)
     known = name in factors
     rate = roofline * factors.get(name, 1.0)
     unknown = "" if known else f", without published figures of {job.workload.name}"
-    if own:
-        shares = (share / factors[one.model] for one in own if (share := _over_roofline(one)))
-        networks = ", ".join(sorted({one.model for one in own}))
+    if of_gpu:
+        shares = (share / factors[figure.model] for figure in of_gpu if (share := _over_roofline(figure)))
+        networks = ", ".join(sorted({figure.model for figure in of_gpu}))
         source = f"published: {PROGRAM} on {gpu.name}, scaled from {networks}{unknown}"
-        return speed_of(rate * median(shares), "published" if known else "alike", source)
-    return speed_of(rate, "datasheet" if known else "alike", f"from the datasheet of {gpu.name}{unknown}")
+        return Speed(rate * median(shares), "published" if known else "alike", source)
+    return Speed(rate, "datasheet" if known else "alike", f"from the datasheet of {gpu.name}{unknown}")
 
 
 def network_factors(figures: Sequence[Figure], precision: str) -> Mapping[str, float]:
@@ -143,27 +154,28 @@ def network_factors(figures: Sequence[Figure], precision: str) -> Mapping[str, f
     For fp32, figures in fp32 are used if there are any. For 16 bits, all are used, because programs differ
     most there.
     """
-    return _factors(figures) | _factors(one for one in figures if one.precision == precision == "fp32")
+    return _factors(figures) | _factors(
+        figure for figure in figures if figure.precision == precision == "fp32"
+    )
 
 
 def _factors(figures: Iterable[Figure]) -> dict[str, float]:
     by_network: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in figures:
-        if (share := _over_roofline(one)) is not None:
-            by_network[one.model][one.gpu].append(share)
+    for figure in figures:
+        if (share := _over_roofline(figure)) is not None:
+            by_network[figure.model][figure.gpu].append(share)
     return {model: median(map(median, shares.values())) for model, shares in by_network.items()}
 
 
 def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
     """Return the name under which a network was published, else its own: resnet50 for `keras:ResNet50`."""
-
     costs = attrgetter("multiply_accumulates", "feature_bytes", "parameters")
 
     def is_alike(name: str) -> bool:
-        pairs = zip(costs(workload), costs(require(name)), strict=True)
+        pairs = zip(costs(workload), costs(require_workload(name)), strict=True)
         return all(abs(a - b) <= SAME_NETWORK * b for a, b in pairs)
 
-    names = dict.fromkeys(one.model for one in figures)
+    names = dict.fromkeys(figure.model for figure in figures)
     if workload.name in names:
         return workload.name
     return next(filter(is_alike, names), workload.name)
@@ -171,51 +183,16 @@ def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
 
 def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
     """Return the images/sec of a job divided by the images/sec with another batch."""
-    here, there = job.speed(gpu), job._replace(batch=batch).speed(gpu)
-    return here / there if here and there else 1.0
+    speed, other = job.speed(gpu), job._replace(batch=batch).speed(gpu)
+    return speed / other if speed and other else 1.0
 
 
 @functools.cache
 def _over_roofline(figure: Figure) -> float | None:
     gpu = expected_gpu(figure.gpu)
-    job = OneGpuJob(require(figure.model), figure.batch, figure.precision)
+    job = OneGpuJob(require_workload(figure.model), figure.batch, figure.precision)
     rate = None if gpu is None else job.speed(gpu)
     return None if rate is None else figure.images_per_sec / rate
-
-
-@functools.cache
-def gpu_names(machine: str) -> Mapping[int, str | None]:
-    """Return the models of a published machine's GPUs."""
-    if machine in bundled_names():
-        return {gpu.index: gpu.name for gpu in read_bundled(machine).gpus}
-    published_machine = published_machines()[machine]
-    return dict.fromkeys(range(published_machine.count), published_machine.gpu)
-
-
-# Maximum difference of two runs of one job on one GPU. Not measured; chosen because single runs vary by up to
-# 2 % on an idle machine.
-SAME_RUN = 0.03
-LATEST = 3  # runs of one job: one disturbed run does not change their median, and older runs matter less
-
-
-def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, float]:
-    """Return the speed of each GPU from `--single-gpu-images-per-sec`: one number, or one for each.
-
-    Raises UsageError.
-    """
-    if len(values) == 1:
-        return dict.fromkeys(gpus, values[0])
-    if values and len(values) != len(gpus):
-        raise UsageError(
-            f"--single-gpu-images-per-sec has {len(values)} numbers for {len(gpus)} GPUs",
-            "write one number for all, or one for each GPU",
-        )
-    return dict(zip(gpus, values, strict=False))
-
-
-def past_speeds(results: Iterable[Result]) -> tuple[Figure, ...]:
-    """Return the complete training runs on one GPU, in their order. `gpu`: the name of the GPU."""
-    return tuple(figure for result in results if (figure := _past_speed(result)) is not None)
 
 
 def single_gpu_speeds(
@@ -226,82 +203,44 @@ def single_gpu_speeds(
     *,
     given: Mapping[int, float] = {},
     history: Sequence[Figure] = (),
-) -> dict[int, Speed | None]:
-    """Return the images/sec of each GPU of a machine by itself, None if it is unknown.
+) -> dict[int, Speed]:
+    """Return the images/sec of each GPU of a machine by itself, without the GPUs whose speed is unknown.
 
     `batch`: examples per GPU and step. `history`: earlier runs on this machine, the latest first.
     """
-    job = OneGpuJob(workload, batch, precision)
-    return {
-        gpu.index: speed_of(speed, "given", "given with --single-gpu-images-per-sec")
-        if (speed := given.get(gpu.index)) is not None
-        else _of_history(gpu, job, history) or _of_reference(gpu, job)
-        for gpu in machine.gpus
-    }
+    job, speeds = OneGpuJob(workload, batch, precision), dict[int, Speed]()
+    for gpu in machine.gpus:
+        if gpu.index in given:
+            speeds[gpu.index] = Speed(given[gpu.index], "given", "given with --single-gpu-images-per-sec")
+            continue
+        row = expected_of(gpu)
+        speed = _of_history(gpu, row, job, history)
+        if speed is None and row is not None:
+            speed = published_speed(row, job)
+        if speed is not None:
+            speeds[gpu.index] = speed
+    return speeds
 
 
-def why_unknown(gpu: Gpu) -> str:
-    """Return why the speed of a GPU is not known, and which option sets it."""
-    name = model_name(gpu.name)
-    if name is None and gpu.pci_device_id is None:
-        why = f"the model of GPU {gpu.index} is unknown"
-    else:
-        why = f"there is no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
-    return f"{why}: --single-gpu-images-per-sec sets its speed"
-
-
-def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | None:
-    same = [
-        one
-        for one in history
-        if (one.model, one.precision) == (job.workload.name, job.precision)
-        and gpu.name is not None
-        and model_name(one.gpu) == model_name(gpu.name)
-    ]
+def _of_history(
+    gpu: Gpu, row: GpuExpectation | None, job: OneGpuJob, history: Sequence[Figure]
+) -> Speed | None:
+    same = [figure for figure in history if figure.is_of(gpu, job.workload.name, job.precision)]
     # A run on this GPU takes precedence over other GPUs of its model: one of them may be throttled.
-    same = [one for one in same if one.gpu_index == gpu.index] or same
+    same = [figure for figure in same if figure.gpu_index == gpu.index] or same
     if not same:
         return None
-    name, alone = model_name(gpu.name), [one for one in same if not one.by_marks]
-    if rates := [one.images_per_sec for one in alone if one.batch == job.batch][:LATEST]:
+    name, alone = _model_name(gpu.name or ""), [figure for figure in same if not figure.by_marks]
+    if rates := [figure.images_per_sec for figure in alone if figure.batch == job.batch][:LATEST]:
         runs = "a run" if len(rates) == 1 else f"{len(rates)} runs"
         source = f"measured here: {runs} on one {name}, batch {job.batch}"
-        return speed_of(median(rates), "history", source)
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+        return Speed(median(rates), "history", source)
     if row is None:
         return None
     what = "runs on one" if alone else "time marks of runs on several"
     return scaled(row, job, alone or same, "history", f"measured here: {what} {name}")
 
 
-def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
-    return None if row is None else published_speed(row, job)
-
-
-def _past_speed(result: Result) -> Figure | None:
-    job, throughput = result.job, result.throughput
-    if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
-        return None
-    name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
-    if not isinstance(job, RunSpec) or job.task != "train":
-        return None
-    if job.data.folder is not None:
-        return None  # its input may have limited it
-    if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
-        return None
-    peak = peak_bytes(result, result.devices[0].device)
-    gpu = result.devices[0].device.gpu
-    return Figure(
-        name, job.model, batch, job.precision.compute, throughput.mean, gpu_index=gpu, peak_bytes=peak
-    )
-
-
-def peak_bytes(result: Result, device: Device) -> int | None:
-    """Return the peak of a device's memory in a run, by TensorFlow's allocator; None: not measured."""
-    return None if result.memory is None else result.memory.devices.get(device.device)
-
-
-def model_name(name: str | None) -> str | None:
-    """Return the name of a GPU's model without differences between drivers."""
-    return None if name is None else name.removeprefix("NVIDIA ")
+def _model_name(name: str) -> str:
+    """Return the name of a GPU's model without the prefix that drivers from 465 on add."""
+    return name.removeprefix("NVIDIA ")

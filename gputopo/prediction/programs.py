@@ -13,7 +13,7 @@ import msgspec
 from gputopo.values.errors import UsageError
 from gputopo.values.option import listed, nearest
 
-DEFAULT = "gputopo"
+DEFAULT_PROGRAM = "gputopo"
 FILE = "programs.json"
 
 
@@ -66,7 +66,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 @functools.cache
 def _programs() -> dict[str, ProgramConstants]:
     data = resources.files("gputopo.reference.data").joinpath(FILE).read_bytes()
-    return {one.name: one for one in msgspec.json.decode(data, type=_Table).programs}
+    return {program.name: program for program in msgspec.json.decode(data, type=_Table).programs}
 
 
 def program_names() -> tuple[str, ...]:

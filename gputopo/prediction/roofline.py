@@ -10,8 +10,8 @@ from importlib import resources
 
 import msgspec
 
-from gputopo.reference.expectations import GpuExpectation
-from gputopo.workload.workloads import Workload
+from gputopo.reference import GpuExpectation
+from gputopo.workload import Workload
 
 # A multiply-accumulate is two operations. The backward pass has twice the products of the forward pass.
 OPERATIONS = 6

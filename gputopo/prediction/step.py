@@ -18,13 +18,13 @@ from gputopo.prediction.gradients import (
     parts_of,
     spread_parts,
 )
-from gputopo.prediction.links.flows import GB, Flows, Load, slowest_of
+from gputopo.prediction.links.flows import GB, Flows, Load, in_words, slowest_of
 from gputopo.prediction.links.paths import Limit, Paths, Resource
 from gputopo.prediction.links.rings import ring_loads
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.all_reduce import Reduction, parse
-from gputopo.values.run.plan import VariableUpdate
-from gputopo.workload.workloads import Workload
+from gputopo.values.run.plan import Candidate, MeasuredSpeed, VariableUpdate
+from gputopo.workload import Workload
 
 # The memory traffic of one output number that training keeps, as a number of multiply-accumulates.
 FEATURE_COST = 100
@@ -40,6 +40,11 @@ class Placement(NamedTuple):
     variable_update: VariableUpdate
     ps_device: str | None = None
     all_reduce: str | None = None
+
+    @classmethod
+    def of(cls, placed: Candidate | MeasuredSpeed) -> "Placement":
+        """Return the placement of a candidate or of a measurement."""
+        return cls(placed.variable_update, placed.ps_device, placed.all_reduce)
 
     @property
     def owner(self) -> int | None:
@@ -69,8 +74,7 @@ class Placement(NamedTuple):
         return _reduction(self.all_reduce or "copy")
 
 
-NCCL = Placement("replicated", None, "nccl")
-ON_CPU = Placement("parameter_server", "cpu")
+BY_NCCL = Placement("replicated", None, "nccl")
 
 
 @cache
@@ -84,6 +88,20 @@ class ModelCosts(NamedTuple):
     blocks: tuple[GradientBlock, ...]
     sizes: tuple[int, ...]
     names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, workload: Workload) -> "ModelCosts":
+        """Return the costs of a workload."""
+        costs = [block.multiply_accumulates + FEATURE_COST * block.features for block in workload.blocks]
+        total = sum(costs) or 1
+        return cls(
+            tuple(
+                GradientBlock(FLOAT_BYTES * block.parameters, cost / total)
+                for block, cost in zip(workload.blocks, costs, strict=True)
+            ),
+            tuple(FLOAT_BYTES * size for block in workload.blocks for size in block.variables),
+            tuple(block.name for block in workload.blocks),
+        )
 
     @property
     def bytes(self) -> int:
@@ -118,20 +136,6 @@ class StepSeconds(NamedTuple):
         )
 
 
-def model_of(workload: Workload) -> ModelCosts:
-    """Return the costs that a prediction needs of a workload."""
-    costs = [block.multiply_accumulates + FEATURE_COST * block.features for block in workload.blocks]
-    whole = sum(costs) or 1
-    return ModelCosts(
-        tuple(
-            GradientBlock(FLOAT_BYTES * block.parameters, cost / whole)
-            for block, cost in zip(workload.blocks, costs, strict=True)
-        ),
-        tuple(FLOAT_BYTES * size for block in workload.blocks for size in block.variables),
-        tuple(block.name for block in workload.blocks),
-    )
-
-
 class Terms(NamedTuple):
     """What a step of one placement needs, as factors of the seconds per byte of the slowest link."""
 
@@ -144,44 +148,37 @@ class Terms(NamedTuple):
 
 
 class StepPredictor:
-    """Predicts steps of one model, program and number of towers from the rates of the slowest links.
+    """Predicts the steps of a model with a program on GPUs of one machine."""
 
-    `sockets`: CPU sockets, whose cores add gradients and copy variables.
-    """
-
-    def __init__(self, model: ModelCosts, program: ProgramConstants, towers: int, sockets: int = 1) -> None:
-        self.program, self.towers, self.model = program, towers, model
-        self.bytes = model.bytes
+    def __init__(self, model: ModelCosts, program: ProgramConstants, paths: Paths) -> None:
+        self.model, self.program, self.paths = model, program, paths
         self._numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
-        self._sockets = sockets
 
-    def predict(
-        self, placing: Placement, compute_s: float, weights: float, gradients: float
-    ) -> tuple[float, float, float]:
-        """Return the seconds of weights, gradients and variables for a placement that can be predicted.
+    def step(self, gpus: Sequence[int], compute_s: float, placing: Placement) -> StepSeconds:
+        """Return the step on these GPUs, with what limits each part; the slowest GPU needs `compute_s`."""
+        terms = self.terms(placing, len(gpus))
+        weights, gradients = limits(self.paths, gpus, placing)
+        rate = gradients.seconds * terms.gradients
+        return StepSeconds(
+            compute_s,
+            terms.weights * weights.seconds,
+            terms.line.late_s((1 - FORWARD_SHARE) * compute_s, max(rate, terms.least)),
+            terms.variables_s + terms.more * gradients.seconds,
+            weights.resource,
+            HOST if terms.least > rate else gradients.resource,
+        )
 
-        `weights`, `gradients`: seconds for which a byte of the model occupies the slowest link.
-        """
-        terms = self.terms(placing)
-        rate = max(gradients * terms.gradients, terms.least)
-        backward = (1 - FORWARD_SHARE) * compute_s
-        late = rate * self.bytes
-        if backward > 0:
-            late = backward * (max(terms.line.through(rate / backward)) - 1.0)
-        return terms.weights * weights, max(0.0, late), terms.variables_s + terms.more * gradients
+    def links(self, step: StepSeconds, placing: Placement) -> dict[str, str]:
+        """Return the links that limit the weights and the gradients of a step, in words."""
+        by = {"weights": step.weights_by, "gradients": step.gradients_by}
+        on_host = placing.traffic == "host"
+        return {
+            part: in_words(link, self.paths, on_host=on_host) for part, link in by.items() if link is not None
+        }
 
-    def step(self, placing: Placement, compute_s: float, weights: Limit, gradients: Limit) -> StepSeconds:
-        """Return the step for the slowest links of weights and of gradients, with what limits each."""
-        if self.towers == 1 or placing.traffic == "none":
-            return StepSeconds(compute_s)
-        parts = self.predict(placing, compute_s, weights[1], gradients[1])
-        terms = self.terms(placing)
-        by_host = terms.least > gradients[1] * terms.gradients
-        return StepSeconds(compute_s, *parts, weights[0], HOST if by_host else gradients[0])
-
-    def terms(self, placing: Placement) -> Terms:
-        """Return the terms of a step with this placement."""
-        program, traffic, towers = self.program, placing.traffic, self.towers
+    def terms(self, placing: Placement, towers: int) -> Terms:
+        """Return the terms of a step with this placement on some GPUs."""
+        program, traffic = self.program, placing.traffic
         line = line_of(self.model.blocks, program.overlap)
         if towers == 1 or traffic == "none":
             return Terms(0.0, 0.0, 0.0, 0.0, line)
@@ -199,8 +196,8 @@ class StepPredictor:
         else:
             parts = parts_of(placing.reduction, self._numbers, towers, cuts=cuts)
         if traffic == "host":
-            each = program.us_cpu / self._sockets
-            least = towers / (program.host_add_gb_per_s * self._sockets * GB)
+            each = program.us_cpu / self.paths.cpus
+            least = towers / (program.host_add_gb_per_s * self.paths.cpus * GB)
         else:
             each = program.us_device if by_ps else program.us_add
             if traffic == "spread":
@@ -209,7 +206,7 @@ class StepPredictor:
                 # One GPU receives everything from all others; otherwise every GPU receives a part.
                 gradients *= towers if program.gathers and by_ps else uneven
         variables_s = 1e-6 * each * parts.pieces * towers
-        return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
+        return Terms(wait * self.model.bytes * weights, gradients, least, variables_s, line)
 
 
 def loads_of(
@@ -234,7 +231,7 @@ def loads_of(
 
 
 def limits(paths: Paths, gpus: Sequence[int], placing: Placement) -> tuple[Limit, Limit]:
-    """Return the link that a byte occupies longest and its seconds, for weights and for gradients."""
+    """Return what limits the weights, and what limits the gradients."""
     key = (tuple(gpus), placing)
     if key not in paths.limits:
         weights, gradients = loads_of(paths, gpus, placing)
@@ -242,8 +239,19 @@ def limits(paths: Paths, gpus: Sequence[int], placing: Placement) -> tuple[Limit
     return paths.limits[key]
 
 
-def predict(
-    stepper: StepPredictor, paths: Paths, gpus: Sequence[int], compute_s: float, placing: Placement
-) -> StepSeconds:
-    """Return the step on these GPUs; the slowest one computes for `compute_s`."""
-    return stepper.step(placing, compute_s, *limits(paths, gpus, placing))
+def network_exchange_s(
+    model: ModelCosts, program: ProgramConstants, alone_s: float, hosts: int, gb_per_s: float, *, nccl: bool
+) -> float:
+    """Return the seconds by which the exchange between `hosts` hosts makes a step longer.
+
+    By the formula of a ring, every host sends 2 (H - 1) / H of the bytes of a model: half as gradients, half
+    as sums. `alone_s`: the step without the network. `gb_per_s`: rate of the network. `nccl`: one ring
+    exchanges gradients and sums, else TensorFlow's copies send one after the other.
+    """
+    byte_s = (hosts - 1) / hosts / (gb_per_s * GB)
+    backward_s = (1 - FORWARD_SHARE) * alone_s
+    if nccl:
+        more_s = 1e6 * program.ring_mb * len(model.sizes) * 2 * byte_s
+        return line_of(model.blocks, program.ring_overlap).late_s(backward_s, 2 * byte_s) + more_s
+    late_s = line_of(model.blocks, program.overlap).late_s(backward_s, byte_s)
+    return late_s + program.return_share * model.bytes * byte_s

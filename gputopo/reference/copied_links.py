@@ -35,24 +35,24 @@ def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
     samples = tuple(samples)
     gpus = machine.by_index
     with_host = maxima(
-        (gpu, one.rate)
-        for one in samples
-        if (gpu := one.host_gpu) is not None and one.is_large and one.kind in ("h2d", "d2h")
+        (gpu, sample.rate)
+        for sample in samples
+        if (gpu := sample.host_gpu) is not None and sample.is_large and sample.kind in ("h2d", "d2h")
     )
     newest = expected_link(5, 16)
-    found = set()
-    for one in samples:
-        pair = one.pair
-        if pair is None or not one.is_large or not one.is_direct:
+    pairs = set()
+    for sample in samples:
+        pair = sample.pair
+        if pair is None or not sample.is_large or not sample.is_direct:
             continue
         limit = min(pcie_max(gpus.get(end)) for end in pair)
         unknown = [end for end in pair if end not in gpus or expected_of(gpus[end]) is None]
         if newest and len(unknown) == len(pair) and with_host.keys() & set(pair):
             host = max(with_host.get(end, 0.0) for end in pair)
             limit = min(limit, max(newest.data_rate_gb_per_s, OVER_HOST * host))
-        if one.one_way_rate > limit:
-            found.add((min(pair), max(pair)))
-    return frozenset(found)
+        if sample.one_way_rate > limit:
+            pairs.add((min(pair), max(pair)))
+    return frozenset(pairs)
 
 
 def observed_link(
@@ -65,20 +65,25 @@ def observed_link(
     """
     generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device
     width, known_by = gpu.pcie.width_now or gpu.pcie.width_max, "by its card and slot"
-    for one in sample.conditions if sample else ():
-        if one.gpu == gpu.index and one.readings and one.pcie_gen and one.pcie_width:
-            generation, width, known_by = one.pcie_gen, one.pcie_width, "observed under load"
-    own = expected_link(generation, width)
-    if own is None:
+    for conditions in sample.conditions if sample else ():
+        if (
+            conditions.gpu == gpu.index
+            and conditions.readings
+            and conditions.pcie_gen
+            and conditions.pcie_width
+        ):
+            generation, width, known_by = conditions.pcie_gen, conditions.pcie_width, "observed under load"
+    link = expected_link(generation, width)
+    if link is None:
         return None
     above = None if without_bridges else _generation_and_width(machine, gpu.pcie.limiting_hop)
     hop = expected_link(*above) if above else None
-    if hop and hop.data_rate_gb_per_s < own.data_rate_gb_per_s:
+    if hop and hop.data_rate_gb_per_s < link.data_rate_gb_per_s:
         return hop, f"of the bridge {gpu.pcie.limiting_hop} above it"
-    return own, known_by
+    return link, known_by
 
 
 def _generation_and_width(machine: Machine, address: str | None) -> tuple[int, int] | None:
-    node: PciNode | None = next((one for one in machine.pci if one.address == address), None)
+    node: PciNode | None = next((bridge for bridge in machine.pci if bridge.address == address), None)
     generation = generation_of(node.max_speed_gt_per_s) if node else None
     return (generation, node.max_width) if node and generation and node.max_width else None

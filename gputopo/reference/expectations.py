@@ -6,6 +6,7 @@ row has no reference data: that is reported, and never a pass.
 
 import functools
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -169,8 +170,8 @@ def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectati
     if name and not _NAMELESS.fullmatch(name):
         row = _by_name().get(name.casefold().removeprefix("nvidia "))
         return None if row is not None and device_id in row.notebook_device_ids else row
-    found = [row for row in known_gpus() if device_id and row.pci_device_id == device_id]
-    return found[0] if len(found) == 1 else None
+    rows = [row for row in known_gpus() if device_id and row.pci_device_id == device_id]
+    return rows[0] if len(rows) == 1 else None
 
 
 def expected_of(gpu: Gpu) -> GpuExpectation | None:
@@ -182,24 +183,6 @@ def name_of(gpu: Gpu) -> str | None:
     """Return the name of a GPU from the driver, else from its PCI device id in the reference data."""
     row = None if gpu.name else expected_of(gpu)
     return gpu.name if row is None else row.name
-
-
-def newest_generation(name: str | None, device_id: str | None = None) -> int | None:
-    """Return the PCIe generation of a GPU; for a model without a row, the latest of models with its number.
-
-    "Tesla V100-FHHL-16GB" has no row, and no V100 has a later generation than 3.
-    """
-    row = expected_gpu(name, device_id)
-    if row is not None:
-        return row.pcie_generation
-    numbers = _numbers(name or "")
-    alike = [row.pcie_generation for row in known_gpus() if numbers & _numbers(row.name)]
-    return max(filter(None, alike), default=None)
-
-
-def _numbers(name: str) -> set[str]:
-    """Return the model numbers in a name, such as `V100` or `3090`, without amounts of memory."""
-    return set(_MODEL_NUMBER.findall(name.upper()))
 
 
 def expected_link(generation: int | None, width: int | None) -> LinkExpectation | None:
@@ -215,31 +198,53 @@ def expected_nvlink(version: int | None, chip: str | None = None) -> NvLinkExpec
 
 def expected_bus(gpu: str, ranks: int, operation: str, size: int) -> list[BusExpectation]:
     """Return the rows of an operation, one for each method, with the largest of their sizes up to `size`."""
-    found: dict[bool | None, BusExpectation] = {}
+    rows: dict[bool | None, BusExpectation] = {}
     for row in sorted(known_bus_rates(), key=lambda row: row.from_bytes):
         if (row.gpu, row.ranks, row.operation) == (gpu, ranks, operation) and row.from_bytes <= size:
-            found[row.nvls] = row
-    return list(found.values())
+            rows[row.nvls] = row
+    return list(rows.values())
 
 
-def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[LinkExpectation, ...]:
+def fitting_links(rate_gb_per_s: float, gpus: Iterable[Gpu] = ()) -> tuple[LinkExpectation, ...]:
     """Return the PCIe links that fit a copy at this rate, the latest generation first.
 
     A copy fits a link if it is no faster than the link's data rate and no slower than the link's slowest
-    normal copies. `newest`: the card's own generation; None: all generations in use.
+    normal copies. Links that are later or wider than the links of all these GPUs are skipped, if their models
+    are known.
     """
+    rows = [(gpu, expected_of(gpu)) for gpu in gpus]
+    generations = [_newest_generation(gpu.name) if row is None else row.pcie_generation for gpu, row in rows]
+    known = [generation for generation in generations if generation is not None]
+    newest = max(known) if known and len(known) == len(rows) else _NEWEST_IN_USE
+    widest = max(((row and row.pcie_width) or 16 for _, row in rows), default=16)
     return tuple(
         link
         for link in sorted(_links().values(), key=lambda link: (-link.generation, link.width))
-        if link.generation <= (newest or _NEWEST_IN_USE)
+        if link.generation <= newest
+        and link.width <= widest
         and FITTING_SHARE * link.copy_low_gb_per_s <= rate_gb_per_s <= link.data_rate_gb_per_s
     )
+
+
+def _newest_generation(name: str | None) -> int | None:
+    """Return the latest PCIe generation of the models with the number of a model without a row.
+
+    "Tesla V100-FHHL-16GB" has no row, and no V100 has a later generation than 3.
+    """
+    numbers = _numbers(name or "")
+    alike = (row.pcie_generation for row in known_gpus() if numbers & _numbers(row.name))
+    return max(filter(None, alike), default=None)
+
+
+def _numbers(name: str) -> set[str]:
+    """Return the model numbers in a name, such as `V100` or `3090`, without amounts of memory."""
+    return set(_MODEL_NUMBER.findall(name.upper()))
 
 
 @functools.cache
 def known_gpus() -> tuple[GpuExpectation, ...]:
     """Return all rows of the GPU table, in order."""
-    return tuple(map(_gpu, _rows("gpus.csv")))
+    return tuple(map(_gpu, reference_rows("gpus.csv")))
 
 
 @functools.cache
@@ -261,13 +266,18 @@ def _gpu(row: dict[str, str]) -> GpuExpectation:
 
 @functools.cache
 def _links() -> dict[tuple[int, int], LinkExpectation]:
-    links = (msgspec.convert(_filled(row), LinkExpectation, strict=False) for row in _rows("links.csv"))
+    links = (
+        msgspec.convert(_filled(row), LinkExpectation, strict=False) for row in reference_rows("links.csv")
+    )
     return {(link.generation, link.width): link for link in links}
 
 
 @functools.cache
 def _nvlinks() -> dict[tuple[int | None, str | None], NvLinkExpectation]:
-    rows = (msgspec.convert(_filled(row), NvLinkExpectation, strict=False) for row in _rows("nvlinks.csv"))
+    rows = (
+        msgspec.convert(_filled(row), NvLinkExpectation, strict=False)
+        for row in reference_rows("nvlinks.csv")
+    )
     return {(row.version, row.chip): row for row in rows}
 
 
@@ -276,7 +286,7 @@ def known_bus_rates() -> tuple[BusExpectation, ...]:
     """Return all rows of the table of collective operations, in order."""
     return tuple(
         msgspec.convert({**_filled(row), **_flags(row, "nvls")}, BusExpectation, strict=False)
-        for row in _rows("nccl_bus.csv")
+        for row in reference_rows("nccl_bus.csv")
     )
 
 
@@ -288,5 +298,6 @@ def _filled(row: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in row.items() if text}
 
 
-def _rows(file: str) -> list[dict[str, str]]:
+def reference_rows(file: str) -> list[dict[str, str]]:
+    """Return the rows of a table in `gputopo/reference/data`."""
     return rows_of(__file__, f"data/{file}")

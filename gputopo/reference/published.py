@@ -1,7 +1,7 @@
 """Published images/sec for training on several GPUs: `data/published.csv`, and the machines used.
 
-Every row is one measurement; its source is in `SOURCES`. No row is about the user's GPUs. Cells that a source
-lists without a result are in `data/published_missing.csv`.
+Every row is one measurement; its source is in `PUBLISHED_SOURCES`. No row is about the user's GPUs. Cells
+that a source lists without a result are in `data/published_missing.csv`.
 """
 
 import functools
@@ -18,7 +18,7 @@ from gputopo.values.run.plan import VariableUpdate
 
 _K = TypeVar("_K")
 
-SOURCES: Mapping[str, str] = {
+PUBLISHED_SOURCES: Mapping[str, str] = {
     "tensorflow.org": "www.tensorflow.org/performance/benchmarks (2017)",
     "tensorpack": "tensorpack/benchmarks ResNet-MultiGPU (TensorFlow 1.3)",
     "lambda-2018": "LambdaColdStorage/cpu_benchmark (TensorFlow 1.9); the one-GPU figures are those of a "
@@ -120,7 +120,7 @@ class PublishedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _group_of(a: int, b: int, groups: Mapping[_K, list[list[int]]]) -> _K | None:
-    return next((key for key, sets in groups.items() if any({a, b} <= {*one} for one in sets)), None)
+    return next((key for key, sets in groups.items() if any({a, b} <= {*group} for group in sets)), None)
 
 
 class _Machines(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.published_machines/1"):
@@ -128,7 +128,7 @@ class _Machines(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.pu
 
 
 @functools.cache
-def published() -> tuple[Published, ...]:
+def published_figures() -> tuple[Published, ...]:
     """Return all measurements, in the order of the table."""
     return msgspec.convert(_rows("published.csv"), tuple[Published, ...], strict=False)
 
@@ -150,4 +150,4 @@ def _rows(name: str) -> list[dict[str, object]]:
 def published_machines() -> dict[str, PublishedMachine]:
     """Return the machines that are not bundled, by name."""
     data = resources.files("gputopo.reference.data").joinpath("published_machines.json").read_bytes()
-    return {one.name: one for one in msgspec.json.decode(data, type=_Machines).machines}
+    return {machine.name: machine for machine in msgspec.json.decode(data, type=_Machines).machines}

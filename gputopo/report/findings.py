@@ -2,20 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from gputopo.reference.check_with import check_command
-from gputopo.reference.expectations import name_of
+from gputopo.reference import name_of
+from gputopo.report.check_commands import check_command
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
+from gputopo.report.machine.facts import reason_for
 from gputopo.report.units import counted
-from gputopo.values.facts import DOES_NOT_APPLY, at_gpu, has_any, label, reason_for
+from gputopo.values.facts import DOES_NOT_APPLY, at_gpu, has_any, label
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import gpu_ranges
+from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.option import listed
-from gputopo.values.subject import subjects_in_words
+from gputopo.values.subject import Kind, Subject
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 SCREEN_WIDTH, _SCREEN_LINES = 80, 23  # the last line has the prompt
@@ -253,3 +254,24 @@ def unread_parts(machine: Machine) -> Iterator[str]:
             yield words if len(unread) == len(gpus) else f"{words} of {gpu_ranges(unread)}"
     if len(gpus) > 1 and not has_any(machine, ("links[*].hop", "links[*].nvlinks")):
         yield "topology"
+
+
+def subjects_in_words(subjects: Iterable[Subject]) -> str:
+    """Return several subjects in one text, grouped by kind: `GPUs 0-3,5, driver`."""
+    by_kind: dict[Kind, list[Subject]] = {}
+    for subject in subjects:
+        same = by_kind.setdefault(subject.kind, [])
+        same += [subject] if subject not in same else []
+    return ", ".join(_joined(kind, same) for kind, same in by_kind.items())
+
+
+def _joined(kind: Kind, subjects: Sequence[Subject]) -> str:
+    if kind == "gpus":
+        return gpu_ranges(gpu for subject in subjects for gpu in subject.gpus)
+    if kind == "link":
+        pairs = ", ".join(subject.partition(":")[2] for subject in subjects)
+        return f"link{'s' if len(subjects) > 1 else ''} {pairs}"
+    if kind == "nics":
+        cards = {nic for subject in subjects for nic in subject.nics}
+        return f"network card{'s' if len(cards) > 1 else ''} {index_ranges(cards)}"
+    return kind

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.reference.clock_events import reasons_of
+from gputopo.reference import throttle_reasons
 from gputopo.report.layout import plain
 from gputopo.values.facts import values_at
 from gputopo.values.fields import Field, fields_of
@@ -157,7 +157,7 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
     says = "whether the driver requests a recovery of a GPU, with the action"
     needed = None if action is None else action != "none"
     out.gauge("gpu_recovery_needed", says, needed, **labels, action=action)
-    for reason in reasons_of(gpu.throttle):
+    for reason in throttle_reasons(gpu.throttle):
         says = "a reason why the clocks are throttled now"
         out.gauge("gpu_throttle_reason", says, 1, **labels, reason=reason)
     state = (gpu.pstate or "").removeprefix("P")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gputopo.report.document import Block
 from gputopo.report.study_tables import ROWS, table
-from gputopo.workload.workloads import names, require
+from gputopo.workload import require_workload, workload_names
 
 _NOTE = (
     "MiB: 2^20 bytes of float32; feature: outputs that one example keeps for the backward pass; GMAC: "
@@ -14,9 +14,9 @@ _NOTE = (
 
 def model_table(models: Iterable[str]) -> list[Block]:
     """Return the table of the models that gputopo knows; empty if it knows none of them."""
-    known = set(names())
+    known = set(workload_names())
     rows = []
-    for model in map(require, (name for name in models if name in known)):
+    for model in map(require_workload, (name for name in models if name in known)):
         height, width, _ = model.input_shape
         sizes = (
             _short(model.parameters / 1e6, 2),

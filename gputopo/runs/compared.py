@@ -18,7 +18,7 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.past_runs import why_unpredicted
+from gputopo.runs.past_runs import why_not_of_plan
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, PartMs, Result
 from gputopo.values.run.verdict import EVEN_PERCENT
@@ -65,7 +65,7 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
     if choice.images_per_sec is None or low is None or high is None or speed is None:
         return None
     measured = speed.median
-    found = AgainstPrediction(
+    comparison = AgainstPrediction(
         verdict="not compared",
         says="",
         images_per_sec=choice.images_per_sec,
@@ -73,40 +73,33 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
         images_per_sec_high=high,
         measured=round(measured, 2),
     )
-    why_not = _why_not_compared(result, plan)
+    why_not = why_not_of_plan(result.job, plan, [row.batch_size for row in result.devices])
+    if result.rehearsal_of is not None:
+        why_not = f"predicted for {result.rehearsal_of}, measured on CPU devices (a rehearsal)"
     if why_not is not None:
-        return msgspec.structs.replace(found, says=f"not compared: {why_not}")
-    slowest = _slowest(result.devices)
+        return msgspec.structs.replace(comparison, says=f"not compared: {why_not}")
+    devices = result.devices
+    slowest = max(devices, key=lambda row: (row.weights_ms or 0.0) + (row.compute_ms or 0.0), default=None)
+    if any(row.weights_ms is None or row.compute_ms is None for row in devices):
+        slowest = None  # a device has no marks
     parts = {} if slowest is None else _parts(slowest, choice, result)
     if low <= measured <= high:
-        return msgspec.structs.replace(found, verdict="within", says="within the range", parts=parts)
+        return msgspec.structs.replace(comparison, verdict="within", says="within the range", parts=parts)
     verdict = "slower" if measured < low else "faster"
     if slowest is None:
         says = f"{verdict} than predicted; there are no time marks to locate the cause"
-        return msgspec.structs.replace(found, verdict=verdict, says=says)
-    part = _most_different(parts, slower=verdict == "slower")
-    resource = _resource(part, parts, choice, result.devices, slowest)
+        return msgspec.structs.replace(comparison, verdict=verdict, says=says)
+    # The part whose time exceeds the prediction most; of a faster run, the part that falls below it most.
+    sign, first, other = (1, "weights", "compute") if verdict == "slower" else (-1, "compute", "weights")
+    excess = {name: sign * (part.measured - part.predicted) for name, part in parts.items()}
+    excess[first] += min(excess[other], 0.0)
+    part = max(excess, key=excess.__getitem__)
+    resource = _resource(part, parts, choice, devices, slowest)
     says = f"{resource} {verdict} than believed: {_part_words(part, parts)}"
-    hint = _hint(part, resource) if verdict == "slower" else ""
-    return msgspec.structs.replace(found, verdict=verdict, says=says + hint, resource=resource, parts=parts)
-
-
-def _why_not_compared(result: Result, plan: Plan) -> str | None:
-    if result.rehearsal_of is not None:
-        return f"predicted for {result.rehearsal_of}, measured on CPU devices (a rehearsal)"
-    if (why := why_unpredicted(result.job)) is not None:
-        return why
-    choice, prediction = plan.choice, plan.prediction
-    batches = tuple(row.batch_size for row in result.devices)
-    planned = choice.batch_sizes or (prediction.batch_size if prediction else 0,) * len(batches)
-    return None if batches == planned else "predicted for another batch"
-
-
-def _slowest(devices: Sequence[DeviceResult]) -> DeviceResult | None:
-    """Return the device whose weights and gradients come last, or None if a device has no marks."""
-    if not devices or any(row.weights_ms is None or row.compute_ms is None for row in devices):
-        return None
-    return max(devices, key=lambda row: (row.weights_ms or 0.0) + (row.compute_ms or 0.0))
+    if verdict == "slower" and resource not in (VARIABLES, UPDATE):
+        hint = _CHECK_NETWORK if resource.startswith("network of ") else _CHECK_LINK
+        says += f" ({_CHECK_GPU if part == 'compute' else hint})"
+    return msgspec.structs.replace(comparison, verdict=verdict, says=says, resource=resource, parts=parts)
 
 
 def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str, PartMs]:
@@ -121,15 +114,7 @@ def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str
         "weights": (exposed.get("weights", 0.0) + (network if served else 0.0), weights),
         "rest": (rest, max(0.0, step_ms - compute - weights)),
     }
-    return {name: PartMs(round(one, 3), round(other, 3)) for name, (one, other) in pairs.items()}
-
-
-def _most_different(parts: Mapping[str, PartMs], *, slower: bool) -> str:
-    """Return the part whose time exceeds the prediction most; if not `slower`, that falls below it most."""
-    sign, first, other = (1, "weights", "compute") if slower else (-1, "compute", "weights")
-    excess = {name: sign * (part.measured - part.predicted) for name, part in parts.items()}
-    excess[first] += min(excess[other], 0.0)
-    return max(excess, key=excess.__getitem__)
+    return {name: PartMs(*(round(ms, 3) for ms in pair)) for name, pair in pairs.items()}
 
 
 def _resource(
@@ -142,9 +127,9 @@ def _resource(
     """Return what a part of the step depends on: the devices, a link, or the overhead of variables."""
     if part == "compute":
         others = [row.compute_ms or 0.0 for row in devices if row != slowest]
-        alone = bool(others) and (slowest.compute_ms or 0.0) > (1 + EVEN_PERCENT / 100) * median(others)
-        nouns = "CPU devices" if slowest.device.is_cpu else "GPUs"
-        return slowest.device.name if alone or not others else f"all {len(devices)} {nouns}"
+        if not others or (slowest.compute_ms or 0.0) > (1 + EVEN_PERCENT / 100) * median(others):
+            return slowest.device.name
+        return f"all {len(devices)} {'CPU devices' if slowest.device.is_cpu else 'GPUs'}"
     if choice.exposed_ms.get("network", 0.0) >= max(choice.exposed_ms.values(), default=0.0) > 0:
         return choice.links.get("network", "the network")
     if part == "weights":
@@ -161,17 +146,8 @@ def _resource(
 
 def _part_words(part: str, parts: Mapping[str, PartMs]) -> str:
     names = {"rest": "gradients and update take", "weights": "weights take", "compute": "compute takes"}
-    one = parts[part]
-    words = f"{names[part]} {one.measured:.1f} ms of a step, predicted {one.predicted:.1f}"
-    compute = parts["compute"]
+    longest, compute = parts[part], parts["compute"]
+    words = f"{names[part]} {longest.measured:.1f} ms of a step, predicted {longest.predicted:.1f}"
     if part != "compute" and compute.measured < (1 + EVEN_PERCENT / 100) * compute.predicted:
         words += "; compute takes no longer than predicted"
     return words
-
-
-def _hint(part: str, resource: str) -> str:
-    if part == "compute":
-        return f" ({_CHECK_GPU})"
-    if resource.startswith("network of "):
-        return f" ({_CHECK_NETWORK})"
-    return "" if resource in (VARIABLES, UPDATE) else f" ({_CHECK_LINK})"

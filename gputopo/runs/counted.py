@@ -46,14 +46,11 @@ class CountedSteps:
     def fields(self) -> dict[str, Any]:
         """Return the fields of `gputopo.values.run.result.Result` that depend only on these steps."""
         first, last = self.first, self.last
+        waited_share = self._waited_s / self._measured_s if self._measured_s > 0 else None
         return {
-            "input_waited_share": self._waited_share(),
+            "input_waited_share": None if waited_share is None else min(max(waited_share, 0.0), 1.0),
             "first_loss": first.loss if first else None,
             "last_loss": last.loss if last else None,
             "last_top1": last.top1 if last else None,
             "last_top5": last.top5 if last else None,
         }
-
-    def _waited_share(self) -> float | None:
-        """Return the share of the steps' time, 0 to 1, in which the devices waited for the input."""
-        return min(max(self._waited_s / self._measured_s, 0.0), 1.0) if self._measured_s > 0 else None

@@ -1,24 +1,23 @@
 """The devices of a run: names, groups, and their rows in the final table."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from statistics import median, median_low
 from typing import Any
 
 import msgspec
 
+from gputopo.values.grouping import grouped
 from gputopo.values.run.batches import batches_of, stored_batches
 from gputopo.values.run.events import (
     Anomaly,
     Device,
-    GpuSample,
     RunStarted,
     Sample,
     Step,
     TowerMarks,
     gpu_key,
 )
-from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.several_runs import Screen
+from gputopo.values.run.result import DeviceResult
 from gputopo.values.run.verdict import Verdict
 
 
@@ -30,12 +29,10 @@ def kind_of(device: Device) -> str:
     return "CPU" if device.is_cpu else f"GPU {device.gpu_name or 'of unknown name'}"
 
 
-def groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[list[Device]]:
+def groups(devices: Sequence[Device], key: Callable[[Device], Hashable]) -> list[list[Device]]:
     """Return the groups of at least two devices with the same key."""
-    found: dict[object, list[Device]] = {}
-    for device in devices:
-        found.setdefault(key(device), []).append(device)
-    return [group for group in found.values() if len(group) > 1]
+    by_key = grouped((key(device), device) for device in devices)
+    return [group for group in by_key.values() if len(group) > 1]
 
 
 def reference_of(tower: int, fastest_first: Sequence[int]) -> int:
@@ -73,16 +70,15 @@ def device_results(
     """
     if started is None:
         return ()
-    marks, of_tower = _marks_by_tower(counted), {one.tower: one for one in verdicts}
-    says: dict[int, list[str]] = {}
-    for anomaly in anomalies:
-        says.setdefault(anomaly.tower, []).append(anomaly.says)
+    marks = grouped((mark.tower, (step, mark)) for step in counted for mark in step.marks)
+    says = grouped((anomaly.tower, anomaly.says) for anomaly in anomalies)
+    by_tower = {verdict.tower: verdict for verdict in verdicts}
     rows = [
         DeviceResult(
             device=device,
             batch_size=batch,
             anomaly="; ".join(says.get(device.tower, ())) or None,
-            verdict=of_tower.get(device.tower),
+            verdict=by_tower.get(device.tower),
             **_measured(batch, marks.get(device.tower, [])),
         )
         for device, batch in zip(started.devices, batch_sizes(started, counted), strict=True)
@@ -101,21 +97,13 @@ def device_results(
 def _measured(batch: int, marks: Sequence[tuple[Step, TowerMarks]]) -> dict[str, Any]:
     if not marks:
         return {}
-    busy_s = median(mark.weights_s + mark.compute_s for _, mark in marks)
+    busy_s = median(mark.busy_s for _, mark in marks)
     return {
         "images_per_sec": batch / busy_s if busy_s > 0 else None,
         "weights_ms": 1000 * median(mark.weights_s for _, mark in marks),
         "compute_ms": 1000 * median(mark.compute_s for _, mark in marks),
         "other_ms": 1000 * median(step.seconds - mark.weights_s - mark.compute_s for step, mark in marks),
     }
-
-
-def _marks_by_tower(steps: Iterable[Step]) -> dict[int, list[tuple[Step, TowerMarks]]]:
-    marks: dict[int, list[tuple[Step, TowerMarks]]] = {}
-    for step in steps:
-        for mark in step.marks:
-            marks.setdefault(mark.tower, []).append((step, mark))
-    return marks
 
 
 def batch_sizes(started: RunStarted | None, counted: Sequence[Step] = ()) -> tuple[int, ...]:
@@ -129,54 +117,25 @@ def batch_sizes(started: RunStarted | None, counted: Sequence[Step] = ()) -> tup
 
 def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:
     """Return a row with the medians of its GPU's samples, and why other values are unknown."""
-    own = (sample for sample in samples if sample.rank == row.device.rank)
-    readings = [one for sample in own for one in sample.gpus if one.gpu == row.device.gpu]
-    found = {field: _median(readings, field) for field in SAMPLED}
+    of_host = (sample for sample in samples if sample.rank == row.device.rank)
+    readings = [gpu for sample in of_host for gpu in sample.gpus if gpu.gpu == row.device.gpu]
+    medians: dict[str, Any] = dict.fromkeys(SAMPLED)
+    for field in SAMPLED:
+        values = [value for reading in readings if (value := getattr(reading, field)) is not None]
+        if values:
+            medians[field] = median_low(values)  # a value that was really observed
     if not readings:
         why = "no sample while the steps were counted"
     else:
-        lost = any(one.lost for one in readings)
+        lost = any(reading.lost for reading in readings)
         why = "NVML reported the GPU as lost" if lost else "not reported by NVML"
     return msgspec.structs.replace(
         row,
-        **found,
-        graphics_percent=_percent(found["graphics_mhz"], _max_clock(spec, row.device, "graphics")),
-        memory_percent=_percent(found["memory_mhz"], _max_clock(spec, row.device, "memory")),
-        missing={field: why for field, value in found.items() if value is None},
+        **medians,
+        graphics_percent=_percent(medians["graphics_mhz"], _max_clock(spec, row.device, "graphics")),
+        memory_percent=_percent(medians["memory_mhz"], _max_clock(spec, row.device, "memory")),
+        missing={field: why for field, value in medians.items() if value is None},
     )
-
-
-def alone_of_screen(result: Result, screen: Screen) -> dict[int, float]:
-    """Return the images/sec of each GPU by itself from a screen on this machine, if it ran the same job."""
-    mine = result.spec.get("model"), result.batch_size, result.backend
-    if (screen.model, screen.batch_size, screen.backend) != mine:
-        return {}
-    return {device.number: device.alone for device in screen.devices if device.alone}
-
-
-def with_alone(result: Result, alone: Mapping[int, float], measured_in: str) -> Result:
-    """Return the result with the images/sec of each GPU of this host by itself. `measured_in`: folders."""
-    own = {row.device.gpu for row in result.devices if row.device.rank == 0}
-    if result.backend != "gpu" or not own & alone.keys():
-        return result
-    return msgspec.structs.replace(
-        result,
-        alone=measured_in,
-        devices=tuple(
-            msgspec.structs.replace(
-                row,
-                alone_images_per_sec=None
-                if row.device.gpu is None or row.device.rank
-                else alone.get(row.device.gpu),
-            )
-            for row in result.devices
-        ),
-    )
-
-
-def _median(readings: Iterable[GpuSample], field: str) -> Any:
-    values = [value for reading in readings if (value := getattr(reading, field)) is not None]
-    return median_low(values) if values else None  # the low median is a value that was really observed
 
 
 def _max_clock(spec: Mapping[str, Any], device: Device, domain: str) -> float | None:

@@ -4,16 +4,15 @@ use.
 Nothing here is about the program's speed, which is not measured. Rules: `gputopo.findings.watched`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from gputopo.findings.rule import Fault
 from gputopo.findings.usage import CONTEXT_MIB
 from gputopo.findings.watched import SHORT_SHARE, WATCHES, is_loaded
 from gputopo.values.finding import SEVERITIES
 from gputopo.values.history import BUSY_PERCENT, History
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.events import Device, GpuSample, MachineSample, Sample
+from gputopo.values.run.events import Device, MachineSample, Sample
 from gputopo.values.run.hosts import HostRecord
 from gputopo.values.run.verdict import (
     AS_PLANNED,
@@ -39,7 +38,7 @@ class HardwareRecord:
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        names = {one.gpu: one.gpu_name for one in devices if one.gpu is not None}
+        names = {device.gpu: device.gpu_name for device in devices if device.gpu is not None}
         self._machine = Machine(
             source="run", gpus=tuple(Gpu(index=gpu, name=name) for gpu, name in sorted(names.items()))
         )
@@ -65,13 +64,22 @@ class HardwareRecord:
         history.host = self._host.summary(cpu_devices=0)
         loaded = {index: seen.loaded for index, seen in history.gpus.items() if is_loaded(seen)}
         missing = {watch.id: watch.not_checked(history) for watch in WATCHES}
-        faults = [
-            fault
-            for watch in WATCHES
-            if missing[watch.id] is None
-            for fault in map(_fault, watch.check.function(self._machine, history))
-            if fault is not None and (not watch.under_load or fault.gpu in loaded)
-        ]
+        faults = []
+        for watch in WATCHES:
+            if missing[watch.id] is None:
+                for fault in watch.check.function(self._machine, history):
+                    gpu = fault.gpus[0] if fault.gpus else None
+                    throttled_briefly = fault.evidence.get("share", 1.0) < SHORT_SHARE.value
+                    if throttled_briefly or (watch.under_load and gpu not in loaded):
+                        continue
+                    name = f"GPU {fault.about.index}: " if isinstance(fault.about, Gpu) else ""
+                    faults.append(
+                        HardwareFault(
+                            id=fault.rule.id, severity=fault.severity, says=f"{name}{fault.says}", gpu=gpu
+                        )
+                    )
+        order: tuple[str, ...] = SEVERITIES
+        faults.sort(key=lambda fault: -order.index(fault.severity))
         bad = any(fault.severity != "info" for fault in faults)
         word = FAULTY if bad else SOUND if loaded else NOT_JUDGED
         least = min(loaded.values(), default=0)
@@ -79,32 +87,17 @@ class HardwareRecord:
             why = "no GPU was under load long enough" if history.samples else "no GPU was sampled"
             says = f"not judged: {why}"
         else:
-            found = "something is wrong" if word == FAULTY else "nothing wrong found"
-            says = f"{found}, in {history.samples} samples, {least} of each GPU under load"
+            what = "something is wrong" if word == FAULTY else "nothing wrong found"
+            says = f"{what}, in {history.samples} samples, {least} of each GPU under load"
         return Hardware(
             word=word,
             says=says,
-            faults=_worst_first(faults),
+            faults=tuple(faults),
             samples=history.samples,
             loaded=least,
             checked=tuple(name for name, why in missing.items() if why is None),
             not_checked={name: why for name, why in missing.items() if why is not None},
         )
-
-
-def _fault(one: Fault) -> HardwareFault | None:
-    """Return a rule's finding as a fault of the run, or None if the GPU throttled only briefly."""
-    if one.evidence.get("share", 1.0) < SHORT_SHARE.value:
-        return None
-    says = f"GPU {one.about.index}: {one.says}" if isinstance(one.about, Gpu) else one.says
-    return HardwareFault(
-        id=one.rule.id, severity=one.severity, says=says, gpu=one.gpus[0] if one.gpus else None
-    )
-
-
-def _worst_first(faults: Iterable[HardwareFault]) -> tuple[HardwareFault, ...]:
-    order: tuple[str, ...] = SEVERITIES
-    return tuple(sorted(faults, key=lambda fault: -order.index(fault.severity)))
 
 
 class PlacementRecord:
@@ -127,7 +120,11 @@ class PlacementRecord:
         self._last_s = sample.time_s
         for gpu in sample.gpus:
             if gpu.gpu in self._planned:
-                self._add_use(gpu)
+                is_used = (gpu.gpu_utilization_percent or 0) >= BUSY_PERCENT
+                if (mib := gpu.memory_used_mib) is not None:
+                    first_mib = self._first_mib.setdefault(gpu.gpu, mib)
+                    is_used = is_used or mib - first_mib >= CONTEXT_MIB.value
+                self._used |= {gpu.gpu} if is_used else set()
             if gpu.processes is None:
                 continue
             if gpu.other_processes is None:
@@ -137,19 +134,11 @@ class PlacementRecord:
             if gpu.processes > gpu.other_processes:
                 self._seen.add(gpu.gpu)
 
-    def _add_use(self, gpu: GpuSample) -> None:
-        if gpu.memory_used_mib is not None:
-            first = self._first_mib.setdefault(gpu.gpu, gpu.memory_used_mib)
-            if gpu.memory_used_mib - first >= CONTEXT_MIB.value:
-                self._used.add(gpu.gpu)
-        if (gpu.gpu_utilization_percent or 0) >= BUSY_PERCENT:
-            self._used.add(gpu.gpu)
-
     def placed(self) -> Placed:
         """Return which GPUs the program uses, as far as known."""
         gpus = tuple(sorted(self._seen))
         outside = sorted(self._seen - self._planned)
-        planned = _named(sorted(self._planned))
+        planned = _named(self._planned)
         if outside:
             says = f"the program runs on {_named(outside)}; planned: {planned}"
             return Placed(word=OUTSIDE, says=says, gpus=gpus)
@@ -166,15 +155,14 @@ class PlacementRecord:
 
     def news(self) -> str | None:
         """Return what a user wants to read at once; each kind only once."""
-        found = self.placed()
+        placed = self.placed()
         late = self._first_s is not None and self._last_s - self._first_s >= NOT_SEEN_S
-        wrong = found.word == OUTSIDE or (found.word == NOT_SEEN and late)
-        if not wrong or found.word in self._reported:
+        wrong = placed.word == OUTSIDE or (placed.word == NOT_SEEN and late)
+        if not wrong or placed.word in self._reported:
             return None
-        self._reported.add(found.word)
-        return found.says
+        self._reported.add(placed.word)
+        return placed.says
 
 
-def _named(gpus: Iterable[int]) -> str:
-    known = list(gpus)
-    return f"GPU{'' if len(known) == 1 else 's'} {index_ranges(known)}"
+def _named(gpus: Collection[int]) -> str:
+    return f"GPU{'' if len(gpus) == 1 else 's'} {index_ranges(sorted(gpus))}"

@@ -23,23 +23,32 @@ ENOUGH = 1.2
 MIN_STEPS = 10
 
 
-def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+def judge_input(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     """Judge a run; None if there is nothing to judge or to compare with.
 
     `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
     devices has no input to judge.
     """
-    rate = _rate(result)
-    if rate is None:
-        return None
-    job = result.job
-    if not isinstance(job, RunSpec):
+    rate, job = _rate(result), result.job
+    if rate is None or not isinstance(job, RunSpec):
         return None
     if job.task == "input":
-        return _of_the_input(job, rate, earlier)
-    if job.task == "train" and not job.data.is_free:
-        return _of_training(result, job, rate, earlier)
-    return None
+        for where, other, training in _alike(job, earlier):
+            if other.task == "train" and not other.drills and other.data.is_free:
+                ran = what_ran(other)
+                how = [str(ran[key]) for key in ("trainer", "variable_update", "precision") if key in ran]
+                verdict = judge_rates(rate, training, ", ".join(how))
+                return msgspec.structs.replace(verdict, other=where)
+        return None
+    share = result.input_waited_share
+    if job.task != "train" or job.data.is_free or share is None:
+        return None
+    if share < NOISE and result.steps < MIN_STEPS:
+        return None
+    for where, other, alone in _alike(job, earlier):
+        if other.task == "input" and other.data == job.data:
+            return msgspec.structs.replace(judge_waiting(share, rate, alone), other=where)
+    return judge_waiting(share, rate)
 
 
 def judge_rates(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
@@ -86,30 +95,12 @@ def _verdict(verdict: str, headroom: float | None, says: str) -> InputVerdict:
     return InputVerdict(verdict=verdict, headroom=headroom, says=says, other=None)
 
 
-def _of_the_input(job: RunSpec, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
-    for where, other, training in _rated(earlier):
-        if other.task == "train" and not other.drills and other.data.is_free and _same(job, other):
-            return msgspec.structs.replace(judge_rates(rate, training, _how(other)), other=where)
-    return None
-
-
-def _of_training(
-    result: Result, job: RunSpec, rate: float, earlier: Iterable[tuple[str, Result]]
-) -> InputVerdict | None:
-    share = result.input_waited_share
-    if share is None or (share < NOISE and result.steps < MIN_STEPS):
-        return None
-    for where, other, alone in _rated(earlier):
-        if other.task == "input" and other.data == job.data and _same(job, other):
-            return msgspec.structs.replace(judge_waiting(share, rate, alone), other=where)
-    return judge_waiting(share, rate)
-
-
-def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, RunSpec, float]]:
-    for where, other in earlier:
-        rate, job = _rate(other), other.job
-        if rate is not None and isinstance(job, RunSpec):
-            yield where, job, rate
+def _alike(job: RunSpec, earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, RunSpec, float]]:
+    """Iterate over runs that can be compared: folder, job and rate. How a training computed may differ."""
+    for where, result in earlier:
+        rate, other = _rate(result), result.job
+        if rate is not None and isinstance(other, RunSpec) and _of_job(other) == _of_job(job):
+            yield where, other, rate
 
 
 def _rate(result: Result) -> float | None:
@@ -120,16 +111,6 @@ def _rate(result: Result) -> float | None:
     return rate if rate > 0 and math.isfinite(rate) else None
 
 
-def _how(job: RunSpec) -> str:
-    ran = what_ran(job)
-    return ", ".join(str(ran[name]) for name in ("trainer", "variable_update", "precision") if name in ran)
-
-
-def _same(a: RunSpec, b: RunSpec) -> bool:
-    """Return whether two runs can be compared. How a training computed may differ; the message reports it."""
-    return _of_job(a) == _of_job(b)
-
-
 def _of_job(job: RunSpec) -> tuple[object, ...]:
-    gpus = [(one.host, one.gpu) for one in job.devices]
+    gpus = [(device.host, device.gpu) for device in job.devices]
     return job.model, job.batch_size, job.backend, job.rehearsal_of, gpus

@@ -8,10 +8,9 @@ tests/benchmarks/bench_live.py). The verdict over all steps is made at the end.
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
+from gputopo.values.grouping import grouped
 from gputopo.values.run.events import (
     NETWORK,
     Anomaly,
@@ -73,71 +72,65 @@ class Reports:
         self._ended: set[tuple[int, str]] = set()  # tower and part that were reported slow, then even again
         self._before: dict[int, Verdict] = {}  # by tower: verdict of the previous look
 
-    def look(self, found: Judgement, step: int, time_s: float) -> tuple[Event, ...]:
+    def look(self, judgement: Judgement, step: int, time_s: float) -> tuple[Event, ...]:
         """Return the events of a look: the verdicts, what became slow, and what is no longer slow."""
         news: list[Event] = []
-        for verdict in found.devices:
+        for verdict in judgement.devices:
             tower = verdict.tower or 0
             before = self._before.get(tower)
             self._before[tower] = verdict
             if before is not None:
-                news += self._changed(found, before, verdict, time_s)
+                news += self._changed(judgement, before, verdict, time_s)
         judged = Judged(
             time_s=time_s,
             step=step,
-            devices=tuple(self._standing(verdict) for verdict in found.devices),
-            run=found.run.says if found.run is not None and found.run.word == SLOW else None,
+            devices=tuple(self._standing(verdict) for verdict in judgement.devices),
+            run=judgement.run.says if judgement.run is not None and judgement.run.word == SLOW else None,
         )
         return (judged, *_each_host_once(news))
 
-    def end(self, found: Judgement, time_s: float) -> tuple[Event, ...]:
+    def end(self, judgement: Judgement, time_s: float) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to the reports or withdraws."""
-        news: list[Event] = [found.anomaly(slow, time_s) for slow in found.slow if not self._is_known(slow)]
-        for verdict in found.devices if found.not_made is None else ():
+        news: list[Event] = []
+        for slow in judgement.slow:
+            tower, part = slow.tower or 0, slow.part or "compute"
+            was, _ = self._reported.get(tower, (None, None))
+            if was != part and not (_is_over(slow) and (tower, part) in self._ended):
+                news.append(judgement.anomaly(slow, time_s))
+        for verdict in judgement.devices if judgement.not_made is None else ():
             known = self._reported.get(verdict.tower or 0)
             if known is not None and verdict.word != SLOW:
                 says = f"Over all steps: {verdict.says}"
-                news.append(_over(found, verdict, known[0], says, time_s))
+                news.append(_over(judgement, verdict, known[0], says, time_s))
         return tuple(_each_host_once(news))
-
-    def _is_known(self, slow: Verdict) -> bool:
-        """Return whether looks already reported this verdict over all steps on a slow device."""
-        tower, part = slow.tower or 0, slow.part or "compute"
-        was = self._reported.get(tower)
-        return (was is not None and was[0] == part) or (_is_over(slow) and (tower, part) in self._ended)
 
     def _standing(self, verdict: Verdict) -> Standing:
         """Return a verdict in one word: "slow" only if it was reported, "even" also if it is even again."""
-        tower = verdict.tower or 0
-        one = Standing(tower=tower, gpu=verdict.gpu, word=CANNOT_TELL, percent=verdict.resolution_percent)
-        if _is_slow(verdict):
-            if tower not in self._reported:
-                return one
-            return msgspec.structs.replace(
-                one, word=SLOW, percent=verdict.percent_under, cause=_cause(verdict)
-            )
-        if _is_over(verdict):
-            within = verdict.percent_under_high if verdict.word == EVEN else None
-            return msgspec.structs.replace(one, word=EVEN, percent=within)
-        return one
+        tower, word, cause = verdict.tower or 0, CANNOT_TELL, None
+        percent = verdict.resolution_percent
+        if _is_slow(verdict) and tower in self._reported:
+            word, percent, cause = SLOW, verdict.percent_under, _cause(verdict)
+        elif _is_over(verdict):
+            word, percent = EVEN, verdict.percent_under_high if verdict.word == EVEN else None
+        return Standing(tower=tower, gpu=verdict.gpu, word=word, percent=percent, cause=cause)
 
-    def _changed(self, found: Judgement, before: Verdict, now: Verdict, time_s: float) -> Iterable[Event]:
+    def _changed(self, judgement: Judgement, before: Verdict, now: Verdict, time_s: float) -> Iterable[Event]:
         tower = now.tower or 0
         known = self._reported.get(tower)
         if _is_slow(before) and _is_slow(now) and before.part == now.part:
             part, cause = now.part or "compute", _cause(now)
             if known is None or known[0] != part or (known[1] != cause and _cause(before) == cause):
                 self._reported[tower] = part, cause
-                yield found.anomaly(now, time_s)
+                yield judgement.anomaly(now, time_s)
         elif known is not None and _is_over(before) and _is_over(now):
             del self._reported[tower]
             self._ended.add((tower, known[0]))
             since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
             even = "" if now.word == SLOW else f", to within {at_most(now.percent_under_high or 0.0)}%"
-            device = found.device_of(now)
+            device = judgement.device_of(now)
             name = f"device {tower}" if device is None else device.short_name
             says = f"{name} is no longer slower than its peers{since}{even}"
-            yield _over(found, now, known[0], says, time_s)
+            yield _over(judgement, now, known[0], says, time_s)
 
 
 def _is_slow(verdict: Verdict) -> bool:
@@ -151,24 +144,17 @@ def _is_over(verdict: Verdict) -> bool:
 def _cause(verdict: Verdict) -> str | None:
     if verdict.part == NETWORK:
         return NETWORK
-    found = verdict.causes.found if verdict.causes is not None else ()
-    return found[0].id if found else None
+    causes = verdict.causes.found if verdict.causes is not None else ()
+    return causes[0].id if causes else None
 
 
-def _each_host_once(events: Iterable[Event]) -> list[Event]:
+def _each_host_once(events: Iterable[Event]) -> Iterable[Event]:
     """Keep one event if several devices of a host have the same sentence."""
-    said: set[str] = set()
-    left = []
-    for event in events:
-        if isinstance(event, Anomaly):
-            if event.says in said:
-                continue
-            said.add(event.says)
-        left.append(event)
-    return left
+    keyed = ((event.says if isinstance(event, Anomaly) else id(event), event) for event in events)
+    return [same[0] for same in grouped(keyed).values()]
 
 
-def _over(found: Judgement, verdict: Verdict, part: str, says: str, time_s: float) -> AnomalyOver:
-    device = found.device_of(verdict)
+def _over(judgement: Judgement, verdict: Verdict, part: str, says: str, time_s: float) -> AnomalyOver:
+    device = judgement.device_of(verdict)
     rank, tower = 0 if device is None else device.rank, verdict.tower or 0
     return AnomalyOver(time_s=time_s, rank=rank, tower=tower, gpu=verdict.gpu, part=part, says=says)

@@ -35,7 +35,7 @@ _SHOWN: Mapping[str, str] = {
 _MAX_HAPPENINGS = 40
 
 
-def over_time(events: Iterable[Event]) -> OverTime | None:
+def read_over_time(events: Iterable[Event]) -> OverTime | None:
     """Return what the events of a run show over time; None if no step was recorded."""
     reader = _Reader()
     for event in events:
@@ -70,14 +70,15 @@ class _Reader:
             self._places = {device.device: place for place, device in enumerate(event.devices)}
             self._towers = {device.tower: self._places[device.device] for device in event.devices}
             self._steps = Blocks()
-            hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
-            self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]
-            self._names = [one.short_name for one in hosted]
+            of_hosts = [device for device in event.devices if device.host is not None]
+            gpus = {(device.rank, device.gpu): device.short_name for device in of_hosts}
+            self._gpus = [(rank, gpu) for rank, gpu in gpus if gpu is not None]
+            self._names = [gpus[place] for place in self._gpus]
         elif isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample) and event.gpus:
             self._sample(event)
-        elif (happened := _happened(event, self._name_of(event))) and len(self._happenings) < _MAX_HAPPENINGS:
+        elif (happened := self._happened(event)) and len(self._happenings) < _MAX_HAPPENINGS:
             is_fault = isinstance(event, Anomaly | RankFailed | LossNotFinite)
             self._happenings.append(Happening(event.time_s - self._begin, happened, is_fault))
 
@@ -92,9 +93,26 @@ class _Reader:
                     facts[f"{SAMPLED_FACTS[field].words}, {unit}"] = curves
         return OverTime(paces, facts, tuple(self._happenings), self._last - self._begin)
 
-    def _name_of(self, event: Event) -> str:
-        place = self._towers.get(event.tower) if isinstance(event, Anomaly) else None
-        return "" if place is None else self._labels[place]
+    def _happened(self, event: Event) -> str:
+        """Return a few words for an event that belongs on the time axis; empty for other events."""
+        match event:
+            case Anomaly():
+                place = self._towers.get(event.tower)
+                name = "" if place is None else self._labels[place]
+                return f"{name} slow {event.percent_under:.0f}%"
+            case WarmupDone():
+                return "warm-up ends"
+            case Restarted():
+                return f"restart {event.number}"
+            case LossNotFinite():
+                return f"loss {event.value}"
+            case RankFailed():
+                return event.kind.replace("_", " ")
+            case Evaluated():
+                return "evaluation"
+            case CheckpointSaved():
+                return "checkpoint"
+        return ""
 
     def _step(self, step: Step) -> None:
         if self._steps is None:
@@ -102,9 +120,9 @@ class _Reader:
         row = [math.nan] * len(self._labels)
         batches = self._batches or [round(step.images / max(len(self._labels), 1))] * len(self._labels)
         for mark in step.marks:
-            place, busy = self._towers.get(mark.tower), mark.weights_s + mark.compute_s
-            if place is not None and busy > 0:
-                row[place] = batches[place] / busy
+            place = self._towers.get(mark.tower)
+            if place is not None and mark.busy_s > 0:
+                row[place] = batches[place] / mark.busy_s
         if not step.marks and step.seconds > 0 and len(row) == 1:
             row = [step.images / step.seconds]
         self.has_steps = True
@@ -113,10 +131,10 @@ class _Reader:
     def _sample(self, sample: Sample) -> None:
         if self._samples is None:
             if not self._gpus:
-                self._gpus = [(sample.rank, one.gpu) for one in sample.gpus]
-                self._names = [f"GPU {one.gpu}" for one in sample.gpus]
+                self._gpus = [(sample.rank, gpu.gpu) for gpu in sample.gpus]
+                self._names = [f"GPU {gpu.gpu}" for gpu in sample.gpus]
             self._samples = Blocks()
-        of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, one.gpu): one for one in sample.gpus}
+        of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, gpu.gpu): gpu for gpu in sample.gpus}
         row = [sample.time_s - self._begin]
         for field in _SHOWN:
             values = (getattr(of_gpu[gpu], field) if gpu in of_gpu else None for gpu in self._gpus)
@@ -127,31 +145,11 @@ class _Reader:
 def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, ...]:
     """Return the curves of the columns from number `first` on; column 0 is the time."""
     times = blocks.medians(0)
-    found = []
+    curves = []
     for number, label in enumerate(labels):
         column = blocks.medians(1 + first + number)
         points = [(time, value) for time, value in zip(times, column, strict=True) if not math.isnan(value)]
         if points:
             seconds, values = zip(*points, strict=True)
-            found.append(Curve(label, seconds, values))
-    return tuple(found)
-
-
-def _happened(event: Event, name: str) -> str:
-    """Return a few words for an event that belongs on the time axis; empty for other events.
-
-    `name`: the device of the event.
-    """
-    if isinstance(event, Anomaly):
-        return f"{name} slow {event.percent_under:.0f}%"
-    if isinstance(event, WarmupDone):
-        return "warm-up ends"
-    if isinstance(event, Restarted):
-        return f"restart {event.number}"
-    if isinstance(event, LossNotFinite):
-        return f"loss {event.value}"
-    if isinstance(event, RankFailed):
-        return event.kind.replace("_", " ")
-    if isinstance(event, Evaluated):
-        return "evaluation"
-    return "checkpoint" if isinstance(event, CheckpointSaved) else ""
+            curves.append(Curve(label, seconds, values))
+    return tuple(curves)

@@ -14,18 +14,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.one_gpu_speeds import Figure, peak_bytes, single_gpu_speeds
-from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
+from gputopo.prediction import (
+    DEFAULT_PROGRAM,
+    Figure,
+    ModelCosts,
+    Placement,
+    ProgramConstants,
+    StepPredictor,
+    paths_of,
+    require_program,
+    single_gpu_speeds,
+)
 from gputopo.runs.first_part import MIN_STEPS
+from gputopo.runs.history import Past
 from gputopo.runs.ran import exchange_words
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
+from gputopo.topology.same_machine import fingerprint
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed
+from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed, Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 MAX_JOBS = 12  # the latest jobs: each takes some ms, and two numbers need few
 # Share of the mean speed: a run with a larger standard error does not show a few percent.
@@ -58,6 +68,19 @@ class PastRun(NamedTuple):
     peak_bytes: int | None = None
 
 
+def measured_before(
+    machine: Machine, past: Sequence[Past], workload_of: Callable[[str], Workload | None]
+) -> tuple[tuple[Figure, ...], Learned | None]:
+    """Return the speeds of one GPU in earlier runs, and what runs of this machine show about several GPUs.
+
+    `past`: latest first, also of other machines. `workload_of`: returns the costs of a model, or None.
+    """
+    speeds, key = past_speeds(run.result for run in past), fingerprint(machine)
+    of_machine = [placed for run in past if run.fingerprint == key if (placed := past_run(run.result))]
+    shown = learned(machine, of_machine, speeds, workload_of)
+    return (*speeds, *figures_by_marks(machine, of_machine)), shown
+
+
 def learned(
     machine: Machine,
     past: Iterable[PastRun],
@@ -69,11 +92,11 @@ def learned(
     `past`: runs of this machine, latest first. `figures`: of one GPU. `workload_of`: returns the costs of a
     model, or None if unknown.
     """
-    program, here = require_program(DEFAULT), {gpu.index for gpu in machine.gpus}
-    jobs = {job: runs for job, runs in by_job(past).items() if here.issuperset(job.gpus)}
+    present = {gpu.index for gpu in machine.gpus}
+    jobs = grouped((run.job, run) for run in past if present.issuperset(run.job.gpus))
     if not jobs:
         return None
-    steps = _runs(machine, paths_of(machine), program, jobs, figures, workload_of)
+    steps = _measured_over_predicted(machine, jobs, figures, workload_of)
     return Learned(
         runs=sum(len(jobs[job]) for job in steps),
         jobs=len(steps),
@@ -115,10 +138,16 @@ def past_run(result: Result) -> PastRun | None:
         return None
     if job.variable_update == "independent" or job.servers:
         return None
-    if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
+    if result.anomalies or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
+        return None
+    if result.steady_steps is None:
+        is_steady = result.warmup_steps + result.steps < MIN_STEPS  # unknown with few steps
+    else:
+        is_steady = result.steady_steps - result.warmup_steps <= MAX_UNSTEADY * result.steps
+    if not is_steady:
         return None
     batches = tuple(row.batch_size for row in result.devices)
-    gpus = tuple(one.gpu for one in job.devices if one.gpu is not None)
+    gpus = tuple(device.gpu for device in job.devices if device.gpu is not None)
     if not 2 <= len(job.devices) == len(batches) == len(gpus) or min(batches) < 1 or not speed.median > 0:
         return None
     marks = [
@@ -128,9 +157,37 @@ def past_run(result: Result) -> PastRun | None:
     ]
     placing = Placement(job.variable_update, job.variables_on, job.all_reduce)
     placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
-    peaks = [peak for row in result.devices if (peak := peak_bytes(result, row.device))]
+    peaks = [peak for row in result.devices if (peak := result.peak_bytes(row.device))]
     step_s, known = sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ()
     return PastRun(placed, step_s, known, max(peaks, default=None) if len(set(batches)) == 1 else None)
+
+
+def past_speeds(results: Iterable[Result]) -> tuple[Figure, ...]:
+    """Return the complete training runs on one GPU, in their order. `gpu`: the name of the GPU."""
+    return tuple(figure for result in results if (figure := _past_speed(result)) is not None)
+
+
+def _past_speed(result: Result) -> Figure | None:
+    job, throughput = result.job, result.throughput
+    if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
+        return None
+    name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
+    if not isinstance(job, RunSpec) or job.task != "train":
+        return None
+    if job.data.folder is not None:
+        return None  # its input may have limited it
+    if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
+        return None
+    device = result.devices[0].device
+    return Figure(
+        name,
+        job.model,
+        batch,
+        job.precision.compute,
+        throughput.mean,
+        gpu_index=device.gpu,
+        peak_bytes=result.peak_bytes(device),
+    )
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
@@ -138,20 +195,20 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
 
     Runs with different batches are skipped: their GPUs have one model but not one speed.
     """
-    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
-    found = []
+    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT_PROGRAM)
+    figures = []
     for run in past:
-        speeds: dict[tuple[str, int], list[float]] = {}
-        for gpu, batch, mark in zip(run.job.gpus, run.job.batches, run.marks, strict=False):
-            name, seconds = names.get(gpu), _compute_s(program, run.job.placing, mark)
-            if name is not None and seconds > 0:
-                speeds.setdefault((name, batch), []).append(batch / seconds)
-        found += [
+        speeds = grouped(
+            ((name, batch), batch / seconds)
+            for gpu, batch, mark in zip(run.job.gpus, run.job.batches, run.marks, strict=False)
+            if (name := names.get(gpu)) is not None and (seconds := _compute_s(program, mark)) > 0
+        )
+        figures += [
             Figure(name, run.job.model, batch, run.job.precision, median(rates), True, None, run.peak_bytes)
             for (name, batch), rates in speeds.items()
             if sum(name == other for other, _ in speeds) == 1
         ]
-    return tuple(found)
+    return tuple(figures)
 
 
 def why_unpredicted(job: JobSpec) -> str | None:
@@ -166,78 +223,68 @@ def why_unpredicted(job: JobSpec) -> str | None:
         return "steps compiled by XLA are not predicted"
     if job.drills:
         return "a drill: a fault was injected on purpose"
-    if words := [one for one in exchange_words(job) if not one.startswith("groups ")]:
+    if words := [option for option in exchange_words(job) if not option.startswith("groups ")]:
         return f"not predicted: {', '.join(words)}"
     return None
 
 
-def by_job(runs: Iterable[PastRun]) -> dict[PlacedJob, list[PastRun]]:
-    """Return the runs of each job, in the order of their first runs."""
-    jobs: dict[PlacedJob, list[PastRun]] = {}
-    for run in runs:
-        jobs.setdefault(run.job, []).append(run)
-    return jobs
+def why_not_of_plan(job: JobSpec, plan: Plan, batches: Sequence[int]) -> str | None:
+    """Return why a plan's prediction is not for a job with these batches; None if it is."""
+    if (why := why_unpredicted(job)) is not None:
+        return why
+    choice, prediction = plan.choice, plan.prediction
+    planned = choice.batch_sizes or (prediction.batch_size if prediction else 0,) * len(batches)
+    return None if tuple(batches) == planned else "predicted for another batch"
 
 
-def _runs(
+def _measured_over_predicted(
     machine: Machine,
-    paths: Paths,
-    program: ProgramConstants,
     jobs: Mapping[PlacedJob, Sequence[PastRun]],
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
 ) -> dict[PlacedJob, float]:
     """Return measured over predicted seconds for up to MAX_JOBS jobs that can be predicted."""
-    found: dict[PlacedJob, float] = {}
+    paths, program = paths_of(machine), require_program(DEFAULT_PROGRAM)
+    ratios: dict[PlacedJob, float] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
         if workload is None or job.placing.traffic is None or not set(job.gpus) <= paths.hosts.keys():
             continue
-        compute_s = _alone(machine, job, workload, figures) or by_marks(program, runs)
+        compute_s = _alone(machine, job, workload, figures) or _by_marks(program, runs)
         if compute_s is None:
             continue
-        stepper = StepPredictor(model_of(workload), program, len(job.gpus), paths.cpus)
-        step = predict(stepper, paths, job.gpus, compute_s, job.placing)
-        found[job] = median(run.step_s for run in runs) / step.step_s
-        if len(found) == MAX_JOBS:
+        predictor = StepPredictor(ModelCosts.of(workload), program, paths)
+        step = predictor.step(job.gpus, compute_s, job.placing)
+        ratios[job] = median(run.step_s for run in runs) / step.step_s
+        if len(ratios) == MAX_JOBS:
             break
-    return found
+    return ratios
 
 
 def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequence[Figure]) -> float | None:
     """Return the compute time of the slowest GPU from runs of one such GPU; None if a GPU has none."""
     seconds = []
     for gpu, batch in zip(job.gpus, job.batches, strict=True):
-        same = [one for one in figures if one.batch == batch]
+        same = [figure for figure in figures if figure.batch == batch]
         if not same:
             return None
-        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same)[gpu]
+        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same).get(gpu)
         if speed is None or speed.basis != "history":
             return None
         seconds.append(batch / speed.images_per_sec)
     return max(seconds)
 
 
-def by_marks(program: ProgramConstants, runs: Sequence[PastRun]) -> float | None:
+def _by_marks(program: ProgramConstants, runs: Sequence[PastRun]) -> float | None:
     """Return the compute time of the slowest GPU from the marks of the job's own runs; None without marks."""
-    found = [
-        max(_compute_s(program, run.job.placing, mark) for mark in run.marks) for run in runs if run.marks
-    ]
-    return median(found) if found else None
+    seconds = [max(_compute_s(program, mark) for mark in run.marks) for run in runs if run.marks]
+    return median(seconds) if seconds else None
 
 
-def _compute_s(program: ProgramConstants, placing: Placement, mark: tuple[float, float]) -> float:
+def _compute_s(program: ProgramConstants, mark: tuple[float, float]) -> float:
     """Return the compute time of a GPU from its marks of weights and compute.
 
     Forward starts before the last weights have arrived, but the compute mark starts only then.
     """
-    wait = program.wait
     weights, compute = mark
-    return compute + max(0.0, 1.0 - wait) * weights
-
-
-def _is_steady(result: Result) -> bool:
-    """Return whether nearly all counted steps are steady; this is unknown if there are too few steps."""
-    if result.steady_steps is None:
-        return result.warmup_steps + result.steps < MIN_STEPS
-    return result.steady_steps - result.warmup_steps <= MAX_UNSTEADY * result.steps
+    return compute + max(0.0, 1.0 - program.wait) * weights

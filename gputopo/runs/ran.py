@@ -23,28 +23,32 @@ def what_ran(job: JobSpec) -> dict[str, Any]:
     data = data_words(job)
     if job.task == "input":
         return {"task": job.task, "data": data}
-    found: dict[str, Any] = {"task": job.task}
+    ran: dict[str, Any] = {"task": job.task}
     trains = job.task not in ("forward", "eval")
     if trains:
-        found["trainer"] = _trainer(job)
+        other = f"method {job.method}" if job.method else job.strategy and f"strategy {job.strategy}"
+        ran["trainer"] = other or OWN_TRAINER
     if job.strategy is None:
-        found |= {"variable_update": job.variable_update, "variables": _variables(job)}
+        variables = "a copy on each device"
+        if job.variable_update == "parameter_server":
+            variables = "spread over the devices" if job.exchange.ps_spread else job.ps_device or "unknown"
+        ran |= {"variable_update": job.variable_update, "variables": variables}
     if trains:
         if reduction := job.all_reduce:
-            found["all_reduce"] = reduction
+            ran["all_reduce"] = reduction
             method = MEANINGS.get(reduction.partition("#")[0])
-            found["all_reduce_by"] = _NOTHING if len(job.devices) == 1 else method
+            ran["all_reduce_by"] = _NOTHING if len(job.devices) == 1 else method
         if job.all_reduce or job.strategy or job.variable_update == "parameter_server":
-            found["grad_reduce"] = job.grad_reduce
-        found["exchange"] = exchange_words(job) or None
+            ran["grad_reduce"] = job.grad_reduce
+        ran["exchange"] = exchange_words(job) or None
     precision = job.precision
-    found |= {"precision": precision.compute, "xla": precision.xla, "data_format": job.data_format}
+    ran |= {"precision": precision.compute, "xla": precision.xla, "data_format": job.data_format}
     if trains:
         if precision.compute == "fp16":
-            found["loss_scale"] = "auto" if precision.auto_loss_scale else precision.loss_scale
-        found["optimizer"] = job.optimization.optimizer
-    found["data"] = data
-    return {name: value for name, value in found.items() if value is not None}
+            ran["loss_scale"] = "auto" if precision.auto_loss_scale else precision.loss_scale
+        ran["optimizer"] = job.optimization.optimizer
+    ran["data"] = data
+    return {name: value for name, value in ran.items() if value is not None}
 
 
 def exchange_words(job: RunSpec) -> list[str]:
@@ -78,17 +82,3 @@ def data_words(job: RunSpec) -> str:
     made = _MADE.get(data.source, "made once" if job.method else "created once on the device")
     feed = f", {data.feed}" if data.source == "python" else ""
     return f"synthetic, {made}{feed}{on_host}"
-
-
-def _trainer(job: RunSpec) -> str:
-    if job.method:
-        return f"method {job.method}"
-    if job.strategy:
-        return f"strategy {job.strategy}"
-    return OWN_TRAINER
-
-
-def _variables(job: RunSpec) -> str:
-    if job.variable_update != "parameter_server":
-        return "a copy on each device"
-    return "spread over the devices" if job.exchange.ps_spread else job.ps_device or "unknown"

@@ -2,36 +2,27 @@
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import TypeVar
-
-import msgspec
 
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats, Spread
 
-T = TypeVar("T")
 
+def combine_repeats(runs: Sequence[Result], asked: int, ended: tuple[str, int] = ("complete", 0)) -> Repeats:
+    """Combine the results of repeats, in their order. The first incomplete one sets the exit code.
 
-def combine(runs: Sequence[Result], asked: int) -> Repeats:
-    """Combine the results of repeats, in their order. The first incomplete one sets the exit code."""
+    `ended`: status and exit code of what ended complete repeats from outside.
+    """
     bad = next((run for run in runs if run.status != "complete"), None)
     complete = [run for run in runs if run.status == "complete"]
     means = [run.throughput.mean for run in complete if run.throughput is not None]
     return Repeats(
-        status="complete" if bad is None else bad.status,
-        exit_code=0 if bad is None else bad.exit_code,
+        status=ended[0] if bad is None else bad.status,
+        exit_code=ended[1] if bad is None else bad.exit_code,
         asked=asked,
         complete=len(complete),
         images_per_sec=spread(means),
         runs=tuple(runs),
     )
-
-
-def ended_by(repeats: Repeats, status: str, exit_code: int) -> Repeats:
-    """Return repeats that were ended from outside. The status of an incomplete repeat has precedence."""
-    if repeats.exit_code:
-        return repeats
-    return msgspec.structs.replace(repeats, status=status, exit_code=int(exit_code))
 
 
 def spread(means: Sequence[float]) -> Spread | None:

@@ -13,18 +13,23 @@ few to fit a slope, so a cause explains at most what it can cost by physics.
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median, median_high, stdev
+from statistics import fmean, median, median_high, stdev
 from typing import NamedTuple
 
 import msgspec
 
+from gputopo.runs.devices import SAMPLED
 from gputopo.runs.screen_changes import changes
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.causes import explained_view
-from gputopo.runs.verdict.rules import CAUSES, GPU, View
+from gputopo.runs.verdict.rules import CAUSES, GPU, ByRow, View, excess
+from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.words import at_least
+from gputopo.values.run.bounded import known_middle
+from gputopo.values.run.events import Device, Event, Sample, Step
 from gputopo.values.run.noise import lead, students_t
 from gputopo.values.run.plan import TimedRun
+from gputopo.values.run.result import DeviceResult
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
@@ -38,16 +43,6 @@ from gputopo.values.run.verdict import (
 )
 from gputopo.values.words import at_most, percent
 
-OF_GPU = {
-    sampled.CORE: "graphics_mhz",
-    sampled.MEMORY: "memory_mhz",
-    sampled.THROTTLED_POWER: "throttled_power",
-    sampled.THROTTLED_THERMAL: "throttled_thermal",
-    sampled.THROTTLED_HARDWARE: "throttled_hardware",
-    sampled.LINK: "link_gb_per_s",
-    sampled.OTHERS: "other_processes",
-}
-OF_HOST = {sampled.HOST_CPU: "host_cpu", sampled.HOST_SWAP: "host_swap"}
 # A device by itself takes the whole step: the causes that slow its computing or the link of its weights.
 RULES = tuple(
     rule
@@ -57,58 +52,75 @@ RULES = tuple(
 
 # Probability that chance alone passes one bound of a change since the last screen, as in `lead`.
 CHANCE = 0.025
+_FIELDS = GpuReading.__struct_fields__
 
 
-class Rounds:
-    """What two devices read in the same rounds, as `gputopo.runs.verdict.rules.FactsByRow`."""
-
-    def __init__(self, readings: Mapping[int, Sequence[GpuReading]], own: int, peer: int) -> None:
-        self._readings = readings
-        self._own, self._peer = own, peer
-
-    def of_gpu(self, tower: int, which: int, /) -> list[float]:
-        """Return a fact of a device's GPU, by round."""
-        return [_value(one, OF_GPU[which]) for one in self._readings[tower]]
-
-    def of_host(self, tower: int, which: int, /) -> list[float]:
-        """Return how much higher a fact of the host was in the device's run than in the peer's, by round."""
-        name = OF_HOST[which]
-        both = zip(self._readings[self._own], self._readings[self._peer], strict=True)
-        found = [_value(own, name) - _value(peer, name) for own, peer in both]
-        return [more if math.isnan(more) else max(0.0, more) for more in found]
+Speeds = Mapping[int, Mapping[int, TimedRun]]
+"""Speeds of each device by itself: by number of the device, and by round."""
+Readings = Mapping[int, Mapping[int, GpuReading]]
+"""What each run of a device by itself read: by number of the device, and by round."""
 
 
-def causes_of(
-    own: int,
-    peer: int,
-    readings: Mapping[int, Mapping[int, GpuReading]],
-    speeds: Mapping[int, Mapping[int, TimedRun]],
-    percent: float,
-) -> Causes:
-    """Return the causes of a device that is `percent` slower than its peer.
+class RunReadings:
+    """What a short run reads of its devices. `add` takes all its events in order."""
 
-    `readings`, `speeds`: by device and round; at least one round has both.
-    """
-    rounds = sorted(speeds[own].keys() & speeds[peer].keys())
-    listed = {one: [readings[one].get(number, GpuReading()) for number in rounds] for one in (own, peer)}
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._facts = Facts(devices)
+
+    def add(self, event: Event) -> None:
+        """Add the next event of the run."""
+        if isinstance(event, Sample):
+            self._facts.add(event)
+        elif isinstance(event, Step):
+            self._facts.end_step(event, counted=not event.warmup)
+
+    def of_device(self, row: DeviceResult) -> GpuReading:
+        """Return the means and medians for a device of the run's result."""
+        tower, facts = row.device.tower, self._facts
+        means = {fact: _mean(facts.of_gpu(tower, fact)) for fact in sampled.OF_GPU if fact in _FIELDS}
+        means |= {fact: _mean(facts.of_host(tower, fact)) for fact in sampled.OF_HOST if fact in _FIELDS}
+        busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
+        return GpuReading(
+            graphics_percent=row.graphics_percent,
+            memory_percent=row.memory_percent,
+            weights_share=row.weights_ms / busy_ms if row.weights_ms is not None and busy_ms > 0 else None,
+            **{**means, **{field: getattr(row, field) for field in SAMPLED}},
+        )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    mean = known_middle(values, fmean)
+    return None if math.isnan(mean) else mean
+
+
+def causes_of(device: int, peer: int, readings: Readings, speeds: Speeds, percent: float) -> Causes:
+    """Return the causes of a device that is `percent` slower than its peer; they have a round in common."""
+    rounds = sorted(speeds[device].keys() & speeds[peer].keys())
+
+    def by_round(number: int) -> ByRow:
+        read = [readings[number].get(place, GpuReading()) for place in rounds]
+
+        def values(fact: str) -> list[float]:
+            known = (getattr(reading, fact) for reading in read)
+            return [math.nan if value is None else value for value in known]
+
+        return values
+
+    of_device, of_peer = by_round(device), by_round(peer)
+
+    gap = [
+        math.log(speeds[peer][number].images_per_sec / speeds[device][number].images_per_sec)
+        for number in rounds
+    ]
     view = View(
-        facts=Rounds(listed, own, peer),
-        tower=own,
-        peer=peer,
+        device=of_device,
+        peer=of_peer,
+        host=lambda fact: excess(of_device(fact), of_peer(fact)),  # of the host in the run of each
         part=COMPUTE,
-        rows=range(len(rounds)),
-        gap=[
-            math.log(speeds[peer][number].images_per_sec / speeds[own][number].images_per_sec)
-            for number in rounds
-        ],
-        waits=[_value(one, "weights_share") for one in listed[own]],
+        gap=gap,
+        waits=of_device("weights_share"),
     )
     return explained_view(view, range(len(rounds)), percent, RULES)
-
-
-def _value(reading: GpuReading, name: str) -> float:
-    found = getattr(reading, name)
-    return math.nan if found is None else found
 
 
 def device_rows(
@@ -120,53 +132,68 @@ def device_rows(
 ) -> tuple[ScreenDevice, ...]:
     """Return a row for each device. `names`: the models, by number. `last`: the previous screen."""
     speeds = {number: _alone(runs, number) for number in names}
-    best = max((_speed(one) for one in speeds.values() if one), default=None)
-    return tuple(_row(number, names, runs, speeds, best, last, noun) for number in names)
+    best = max((_speed(rounds) for rounds in speeds.values() if rounds), default=None)
+    readings = {
+        number: {
+            run.round: device.reading
+            for run in runs
+            if run.kind == "alone"
+            for device in run.devices
+            if device.number == number
+        }
+        for number in names
+    }
+    return tuple(_row(number, names, runs, speeds, readings, best, last, noun) for number in names)
 
 
 def _row(
     number: int,
     names: Mapping[int, str | None],
     runs: Sequence[ScreenRun],
-    speeds: Mapping[int, Mapping[int, TimedRun]],
+    speeds: Speeds,
+    readings: Readings,
     best: float | None,
     last: Screen | None,
     noun: str,
 ) -> ScreenDevice:
-    own = speeds[number]
-    at_once = _in(runs, "independent", number)
-    readings = {other: _readings(runs, other) for other in names}
-    peers = [one for one in names if one != number and names[one] == names[number] and speeds[one]]
-    judged = _judged(number, _middle(peers, speeds), speeds, readings, at_once)
+    alone = _speed(speeds[number]) if speeds[number] else None
+    at_once, together = _in(runs, "independent", number), _in(runs, "together", number)
+    peers = [other for other in names if other != number and names[other] == names[number] and speeds[other]]
+    # The device of middle speed, of two middle ones the faster.
+    middle = median_high(_speed(speeds[other]) for other in peers) if peers else None
+    peer = next((other for other in peers if _speed(speeds[other]) == middle), None)
+    judged = _judged(number, peer, speeds, readings, at_once)
     causes = judged.causes
-    since = _since(last, number, own) if own else None
-    slower = since is not None and since.low is not None and since.low > SLOW_PERCENT
-    failure = next(
-        (run.failure for run in runs if run.kind == "alone" and _has(run, number) and run.failure), None
-    )
-    together = _in(runs, "together", number)
+    since = _since(last, number, speeds[number]) if alone is not None else None
+    failures = (run.failure for run in runs if run.kind == "alone" and _has(run, number) and run.failure)
+    read = {
+        field: [
+            value for reading in readings[number].values() if (value := getattr(reading, field)) is not None
+        ]
+        for field in _FIELDS
+    }
     row = ScreenDevice(
         number=number,
         name=names[number],
-        alone=_speed(own) if own else None,
-        rounds=len(own),
-        percent_of_best=100 * _speed(own) / best if own and best else None,
+        alone=alone,
+        rounds=len(speeds[number]),
+        percent_of_best=100 * alone / best if alone is not None and best else None,
         at_once=None if at_once is None else at_once.images_per_sec,
         together=None if together is None else together.images_per_sec,
-        reading=_middle_reading(tuple(readings[number].values())),
+        reading=GpuReading(**{field: median_high(values) for field, values in read.items() if values}),
         word=judged.word,
         says="",
         peer=judged.peer,
         under=judged.under,
         causes=causes,
-        explained_percent=None if causes is None else sum(one.percent for one in causes.found),
+        explained_percent=None if causes is None else sum(cause.percent for cause in causes.found),
         unexplained_percent=None if causes is None else causes.unexplained_percent,
         since=since,
-        slower=slower,
-        failure=failure,
+        slower=since is not None and since.low is not None and since.low > SLOW_PERCENT,
+        failure=next(failures, None),
     )
-    before = next((one for one in last.devices if one.number == number), None) if last else None
-    if before is not None and row.alone is not None:
+    before = next((device for device in last.devices if device.number == number), None) if last else None
+    if before is not None and alone is not None:
         row = msgspec.structs.replace(row, changes=changes(before, row, since))
     return msgspec.structs.replace(row, says=f"{noun} {row.number} {_sentence(row, noun)}")
 
@@ -181,20 +208,18 @@ class _Judged(NamedTuple):
 
 
 def _judged(
-    number: int,
-    peer: int | None,
-    speeds: Mapping[int, Mapping[int, TimedRun]],
-    readings: Mapping[int, Mapping[int, GpuReading]],
-    at_once: InRun | None,
+    number: int, peer: int | None, speeds: Speeds, readings: Readings, at_once: InRun | None
 ) -> _Judged:
     under = None if peer is None else _under(speeds[peer], speeds[number])
-    word = _word(under)
-    if word == SLOW and peer is not None and under is not None:
-        return _Judged(word, peer, under, causes_of(number, peer, readings, speeds, under.percent))
-    verdict = None if at_once is None else at_once.verdict
-    if word == EVEN or verdict is None:
-        return _Judged(word, peer, under)
     is_bounded = under is not None and under.high is not None
+    if peer is not None and under is not None and under.low is not None and under.high is not None:
+        if under.low > SLOW_PERCENT:
+            return _Judged(SLOW, peer, under, causes_of(number, peer, readings, speeds, under.percent))
+        if under.high <= EVEN_PERCENT:
+            return _Judged(EVEN, peer, under)
+    verdict = None if at_once is None else at_once.verdict
+    if verdict is None:
+        return _Judged(CANNOT_TELL, peer, under)
     if verdict.percent_under is None or verdict.word == EVEN or (verdict.word != SLOW and is_bounded):
         return _Judged(verdict.word, peer, under)
     by_steps = Under(
@@ -245,71 +270,37 @@ def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, TimedRun]:
 
 
 def _speed(rounds: Mapping[int, TimedRun]) -> float:
-    return median(one.images_per_sec for one in rounds.values())
-
-
-def _middle(peers: Sequence[int], speeds: Mapping[int, Mapping[int, TimedRun]]) -> int | None:
-    """Return the device of middle speed, of two middle ones the faster; None if there are no devices."""
-    if not peers:
-        return None
-    middle = median_high(_speed(speeds[one]) for one in peers)
-    return next(one for one in peers if _speed(speeds[one]) == middle)
+    return median(run.images_per_sec for run in rounds.values())
 
 
 def _under(faster: Mapping[int, TimedRun], slower: Mapping[int, TimedRun]) -> Under | None:
     rounds = sorted(faster.keys() & slower.keys())
     if not rounds:
         return None
-    found, noise = lead([faster[one] for one in rounds], [slower[one] for one in rounds])
-    return _in_percent(found, noise)
+    return _in_percent(*lead([faster[number] for number in rounds], [slower[number] for number in rounds]))
 
 
-def _in_percent(found: float, noise: float) -> Under:
+def _in_percent(lead: float, noise: float) -> Under:
     if not math.isfinite(noise):
-        return Under(percent=_lost(found))
-    return Under(percent=_lost(found), low=_lost(found - noise), high=_lost(found + noise))
+        return Under(percent=_lost(lead))
+    return Under(percent=_lost(lead), low=_lost(lead - noise), high=_lost(lead + noise))
 
 
 def _lost(logarithm: float) -> float:
     return 100 * (1 - math.exp(-logarithm))
 
 
-def _word(under: Under | None) -> str:
-    if under is None or under.low is None or under.high is None:
-        return CANNOT_TELL
-    if under.low > SLOW_PERCENT:
-        return SLOW
-    return EVEN if under.high <= EVEN_PERCENT else CANNOT_TELL
-
-
 def _has(run: ScreenRun, number: int) -> bool:
-    return any(one.number == number for one in run.devices)
+    return any(device.number == number for device in run.devices)
 
 
 def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
     """Return a device in the last run of a kind; after a failure, that run excludes the device."""
-    found = [one for run in runs if run.kind == kind for one in run.devices if one.number == number]
-    return found[-1] if found else None
-
-
-def _readings(runs: Sequence[ScreenRun], number: int) -> dict[int, GpuReading]:
-    """Return what each run of a device by itself read, by round."""
-    return {
-        run.round: one.reading
-        for run in runs
-        if run.kind == "alone"
-        for one in run.devices
-        if one.number == number
-    }
-
-
-def _middle_reading(found: Sequence[GpuReading]) -> GpuReading:
-    """Return the medians of some readings."""
-    values = {
-        field: [value for one in found if (value := getattr(one, field)) is not None]
-        for field in GpuReading.__struct_fields__
-    }
-    return GpuReading(**{field: median_high(known) for field, known in values.items() if known})
+    in_run = None
+    for run in runs:
+        for device in run.devices if run.kind == kind else ():
+            in_run = device if device.number == number else in_run
+    return in_run
 
 
 def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Under | None:
@@ -320,12 +311,12 @@ def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Und
     then = {} if last is None else _alone(last.runs, number)
     if not then:
         return None
-    both = [[math.log(one.images_per_sec) for one in runs.values()] for runs in (then, now)]
-    found = median(both[0]) - median(both[1])
+    both = [[math.log(series.images_per_sec) for series in runs.values()] for runs in (then, now)]
+    lost = median(both[0]) - median(both[1])
     freedom = len(then) + len(now) - 2
     if min(map(len, both)) < 2:
-        return Under(percent=_lost(found))
-    within = median(one.noise for one in (*then.values(), *now.values()))
-    pooled = math.sqrt(sum((len(one) - 1) * stdev(one) ** 2 for one in both) / freedom)
-    error = max(pooled, within) * math.sqrt(sum(1 / len(one) for one in both))
-    return _in_percent(found, students_t(freedom, CHANCE) * error)
+        return Under(percent=_lost(lost))
+    within = median(series.noise for series in (*then.values(), *now.values()))
+    pooled = math.sqrt(sum((len(series) - 1) * stdev(series) ** 2 for series in both) / freedom)
+    error = max(pooled, within) * math.sqrt(sum(1 / len(series) for series in both))
+    return _in_percent(lost, students_t(freedom, CHANCE) * error)

@@ -14,18 +14,18 @@ POWER_PERCENT = 10.0
 
 def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple[str, ...]:
     """Return what changed since the last screen. `since`: percent below it, with bounds."""
-    found = []
+    words = []
     if since is not None and since.low is not None and since.low > 0:
-        found.append(f"{percent(since.percent)}% slower (at least {at_least(since.low)}%)")
+        words.append(f"{percent(since.percent)}% slower (at least {at_least(since.low)}%)")
     if since is not None and since.high is not None and since.high < 0:
-        found.append(f"{percent(-since.percent)}% faster (at least {at_least(-since.high)}%)")
+        words.append(f"{percent(-since.percent)}% faster (at least {at_least(-since.high)}%)")
     if then.word != now.word:
-        found.append(f"{now.word}, was {then.word}")
-    return (*found, *_changed_readings(then.reading, now.reading))
+        words.append(f"{now.word}, was {then.word}")
+    return (*words, *_changed_readings(then.reading, now.reading))
 
 
 def _changed_readings(then: GpuReading, now: GpuReading) -> list[str]:
-    found = [
+    words = [
         f"{name} {new:,.0f} {unit}, was {old:,.0f} {unit}"
         for name, unit, old, new, least in (
             ("core clock", "MHz", then.graphics_mhz, now.graphics_mhz, CLOCK_PERCENT),
@@ -37,10 +37,10 @@ def _changed_readings(then: GpuReading, now: GpuReading) -> list[str]:
     if then.temperature_c is not None and now.temperature_c is not None:
         warmer = now.temperature_c - then.temperature_c
         if abs(warmer) >= TEMPERATURE_C:
-            found.append(f"{abs(warmer):.0f} \N{DEGREE SIGN}C {'warmer' if warmer > 0 else 'cooler'}")
+            words.append(f"{abs(warmer):.0f} \N{DEGREE SIGN}C {'warmer' if warmer > 0 else 'cooler'}")
     if _link(then) != _link(now) and None not in (_link(then), _link(now)):
-        found.append(f"link {_link(now)}, was {_link(then)}")
-    return found
+        words.append(f"link {_link(now)}, was {_link(then)}")
+    return words
 
 
 def _link(reading: GpuReading) -> str | None:

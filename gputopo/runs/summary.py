@@ -21,12 +21,13 @@ from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.sampled import (
     HOST_CPU,
     HOST_SWAP,
+    HOST_TAKEN,
     OTHERS,
     THROTTLED_HARDWARE,
     THROTTLED_POWER,
     THROTTLED_THERMAL,
 )
-from gputopo.values.run.bounded import Thinned
+from gputopo.values.run.bounded import Thinned, known_middle
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import (
     Anomaly,
@@ -64,7 +65,6 @@ KEPT_SAMPLES = 1000
 # Facts of a GPU and of its host that slow a run: shares, or numbers of processes. And the minimum difference
 # of a fact before and after a step that makes it a cause. Not measured.
 _SLOWING_GPU = (THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, OTHERS)
-_SLOWING_HOST = (HOST_CPU, HOST_SWAP)
 MIN_MORE = 0.1
 _OF_DEVICES = (
     PlacementChecked,
@@ -140,7 +140,13 @@ class Summary:
         elif isinstance(event, Replanned) and self._started is not None:
             self._begin(msgspec.structs.replace(self._started, spec=event.spec, known=event.known))
         elif isinstance(event, Step) and self.hardware is not None:
-            self._compare_processes(event)
+            # If a program without GPUs reports how long each process was busy, each process is a device.
+            known = self._paces.devices
+            towers = {device.tower for device in known} | {mark.tower for mark in event.marks}
+            if self._started and self._started.backend == "cpu" and len(towers) > len(known):
+                devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in sorted(towers))
+                self._started = msgspec.structs.replace(self._started, devices=devices)
+                self._paces = Paces(devices)
         self.running.add(event)
         self._paces.add(event)
         match event:
@@ -155,20 +161,12 @@ class Summary:
             case Noticed() | Restarted():
                 self._noticed[event.says] = None
             case CheckpointSaved():  # only checkpoints that still exist are kept
-                there = [one for one in self._all(CheckpointSaved) if one.path not in event.removed]
-                self._rare[CheckpointSaved] = [*there, event]
+                left = [saved for saved in self._all(CheckpointSaved) if saved.path not in event.removed]
+                self._rare[CheckpointSaved] = [*left, event]
             case _ if isinstance(event, _KEPT):
                 self._rare.setdefault(type(event), []).append(event)
                 if isinstance(event, Replanned):
                     self._noticed[event.says] = None
-
-    def _compare_processes(self, step: Step) -> None:
-        """Treat each process as a device, if a program without GPUs reports how long each was busy."""
-        towers = {device.tower for device in self._paces.devices} | {mark.tower for mark in step.marks}
-        if self._started and self._started.backend == "cpu" and len(towers) > len(self._paces.devices):
-            devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in sorted(towers))
-            self._started = msgspec.structs.replace(self._started, devices=devices)
-            self._paces = Paces(devices)
 
     def _all(self, kind: type[E]) -> tuple[E, ...]:
         return tuple(self._rare.get(kind, ()))
@@ -205,8 +203,8 @@ class Summary:
 
     def result(self) -> Result:
         """Return the result of the events so far."""
-        found = self.judgement()
-        anomalies = self._confirmed(found)
+        judgement = self.judgement()
+        anomalies = self._confirmed(judgement)
         status, exit_code, failure = self._ending()
         started, built = self._started, self._last(ModelBuilt)
         placement, warmup = self._last(PlacementChecked), self._last(WarmupDone)
@@ -216,7 +214,10 @@ class Summary:
         part, speed = self._steady.found()
         before, before_s = (warmup.steps, warmup.seconds) if warmup else (self._steps.in_warmup, 0.0)
         batches = batch_sizes(started, self._steps.kept)
-        samples = self._samples_of_counted_steps()
+        window = self.running.window or (math.inf, -math.inf)
+        samples = [sample for sample in self._samples.items if window[0] <= sample.time_s <= window[1]]
+        noted = (*(started.says if started else ()), *(built.says if built else ()), *self._noticed)
+        messages = dict.fromkeys((*noted, *self._loss_messages()))
         return Result(
             status=status,
             exit_code=exit_code,
@@ -228,7 +229,7 @@ class Summary:
             backend="unknown" if started is None else started.backend,
             rehearsal_of=None if started is None else started.rehearsal_of,
             drills=labels(spec),
-            says=(*self._messages(), *self._withdrawn(found, anomalies)),
+            says=(*messages, *self._withdrawn(judgement, anomalies)),
             versions={**(started.versions if started else {}), **(built.versions if built else {})},
             batch_size=batches[0] or None if len(set(batches)) == 1 else None,
             global_batch_size=sum(batches) or None,
@@ -237,13 +238,13 @@ class Summary:
             images=self.running.images,
             unit=warmup.unit if warmup else "images",
             counted_s=self.running.seconds if self.running.steps else None,
-            devices=device_results(started, self._steps.kept, samples, found.devices, anomalies),
+            devices=device_results(started, self._steps.kept, samples, judgement.devices, anomalies),
             exchange=self._paces.exchange.result(),
             anomalies=anomalies,
-            anomaly_check=found.check,
-            run_verdict=found.run,
-            cost=found.cost,
-            host_load=found.host,
+            anomaly_check=judgement.check,
+            run_verdict=judgement.run,
+            cost=judgement.cost,
+            host_load=judgement.host,
             parameters=built.parameters if built else None,
             import_s=built.import_s if built else None,
             build_s=built.build_s if built else None,
@@ -271,13 +272,6 @@ class Summary:
             **self._steps.fields(),
         )
 
-    def _messages(self) -> tuple[str, ...]:
-        """Return the messages of the result, each once."""
-        started = self._started.says if self._started else ()
-        built = self._last(ModelBuilt)
-        messages = (*started, *(built.says if built else ()), *self._noticed, *self._loss_messages())
-        return tuple(dict.fromkeys(messages))
-
     def _ending(self) -> tuple[str, int, RankFailed | None]:
         finished, failure = self._last(RunFinished), self._first(RankFailed)  # later ones follow from it
         if finished:
@@ -294,23 +288,23 @@ class Summary:
         )
         return "failed", 1, unfinished
 
-    def _confirmed(self, found: Judgement) -> tuple[Anomaly, ...]:
+    def _confirmed(self, judgement: Judgement) -> tuple[Anomaly, ...]:
         """Return the anomalies over all steps, or the reported ones if devices cannot be compared."""
         reported = self._all(Anomaly)
-        if found.not_made is not None:
+        if judgement.not_made is not None:
             return tuple({(event.tower, event.part): event for event in reported}.values())
         # A device may have been reported again with another cause: the first report gives the time.
         first_s = {(event.tower, event.part): event.time_s for event in reversed(reported)}
-        events = (found.anomaly(slow, self._last_time_s) for slow in found.slow)
+        events = (judgement.anomaly(slow, self._last_time_s) for slow in judgement.slow)
         return tuple(
             msgspec.structs.replace(event, time_s=first_s.get((event.tower, event.part), event.time_s))
             for event in events
         )
 
-    def _withdrawn(self, found: Judgement, confirmed: Sequence[Anomaly]) -> tuple[str, ...]:
+    def _withdrawn(self, judgement: Judgement, confirmed: Sequence[Anomaly]) -> tuple[str, ...]:
         """Return which reports about devices do not hold over all steps, and why."""
         named = {(event.tower, event.part) for event in confirmed}
-        verdicts = {verdict.tower: verdict for verdict in found.devices}
+        verdicts = {verdict.tower: verdict for verdict in judgement.devices}
         last = {(event.tower, event.part): event.says for event in self._all(Anomaly)}
         return tuple(
             f"Reported during the run: {says}. Over all steps: {verdicts[tower].says}."
@@ -320,7 +314,8 @@ class Summary:
 
     def _loss_messages(self) -> tuple[str, ...]:
         lost = self._steps.lost_loss
-        if lost is None or not self._has_loss():
+        without_loss = self._started is not None and self._started.spec.get("task") in ("input", PROGRAM)
+        if lost is None or without_loss:
             return ()
         since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
         event = self._first(LossNotFinite)
@@ -334,26 +329,16 @@ class Summary:
         """Return whether there is no model: then there is no loss and no computing device."""
         return self._started is not None and self._started.spec.get("task") == "input"
 
-    def _samples_of_counted_steps(self) -> list[Sample]:
-        window = self.running.window
-        if window is None:
-            return []
-        return [sample for sample in self._samples.items if window[0] <= sample.time_s <= window[1]]
-
-    def _has_loss(self) -> bool:
-        """Return whether the steps have a loss: a user's program reports none."""
-        return self._started is None or self._started.spec.get("task") not in ("input", PROGRAM)
-
 
 def slowed_before(paces: Paces, step: int) -> bool:
     """Return whether samples showed something that slows a run more up to a counted step than after it."""
     facts = paces.facts
     rows = sum(first <= step for first in facts.first_steps())
-    columns = [facts.of_gpu(one.tower, fact) for one in paces.devices for fact in _SLOWING_GPU]
-    columns += [facts.of_host(one.tower, fact) for one in paces.devices for fact in _SLOWING_HOST]
-    return any(_mean(one[:rows]) > _mean(one[rows:]) + MIN_MORE for one in columns)
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else math.nan
+    for device in paces.devices:
+        columns = [facts.of_gpu(device.tower, fact) for fact in _SLOWING_GPU]
+        columns += [facts.of_host(device.tower, fact) for fact in (HOST_CPU, HOST_SWAP)]
+        columns += [facts.of_host(device.tower, HOST_TAKEN)] if device.is_cpu else []
+        for column in columns:
+            if known_middle(column[:rows], fmean) > known_middle(column[rows:], fmean) + MIN_MORE:
+                return True
+    return False

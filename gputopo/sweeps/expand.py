@@ -4,10 +4,10 @@ The caller checks each cell against the rules of `gputopo run`. A cell that they
 with the reason.
 """
 
-import random
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, product
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -45,120 +45,97 @@ class Expanded(NamedTuple):
     excluded: int
     duplicates: int
 
+    def differences(self, before: Iterable[SweepCell]) -> tuple[int, int]:
+        """Return how many cells are new, and how many of the cells `before` no longer exist."""
 
-class _Blank(NamedTuple):
-    """A combination before its repeats. `why`: why it is skipped; `seconds`: counted seconds."""
+        def known(cells: Iterable[SweepCell]) -> set[tuple[Any, ...]]:
+            return {
+                (cell.name, cell.table, cell.repeat, cell.counted_s, *sorted(cell.options.items()))
+                for cell in cells
+            }
 
-    table: MatrixTable
-    choice: Choice
-    notes: tuple[str, ...] = ()
-    why: str | None = None
-    seconds: float | None = None
+        new, old = known(self.cells), known(before)
+        return len(new - old), len(old - new)
 
 
-def expand(matrix: Matrix, box: CellBox) -> Expanded:
+def expand_matrix(matrix: Matrix, box: CellBox) -> Expanded:
     """Return the cells of a matrix on a machine. Raises UsageError for more than MAX_CELLS of them."""
-    total = sum(_size(table, box) * (table.repeats or matrix.repeats) for table in matrix.tables)
+    tables = [(table, _axes(table, box)) for table in matrix.tables]
+    total = sum(
+        math.prod(map(len, axes.values())) * (table.repeats or matrix.repeats) for table, axes in tables
+    )
     if total > MAX_CELLS:
         raise UsageError(f"the matrix has {total} cells", f"at most {MAX_CELLS} are run; remove some values")
+    options = {name: _values(name, value, box)[0] for name, value in matrix.options.items()}
     seen: set[tuple[Any, ...]] = set()
     cells: list[SweepCell] = []
     excluded = duplicates = 0
-    for blank in chain.from_iterable(_combinations(matrix, table, box) for table in matrix.tables):
-        placed = _constrained(matrix, blank, box)
-        if placed is None:
-            excluded += 1
-            continue
-        key = (placed.table.name, tuple(sorted((name, text_of(v)) for name, v in placed.choice.items())))
-        if key in seen:
-            duplicates += 1
-            continue
-        seen.add(key)
-        cells += _repeated(placed, matrix, len(cells), box)
+    for table, axes in tables:
+        for values in product(*axes.values()):
+            choice = {**options, **dict(zip(axes, (value for value, _ in values), strict=True))}
+            why = next((reason for _, reason in values if reason), None)
+            cell = _cell(matrix, table, _given(choice), why, box)
+            if cell is None:
+                excluded += 1
+                continue
+            key = (table.name, *sorted(cell.options.items()))
+            if key in seen:
+                duplicates += 1
+                continue
+            seen.add(key)
+            repeats = 1 if cell.reason is not None else table.repeats or matrix.repeats
+            for repeat in range(1, repeats + 1):
+                number = len(cells) + 1
+                name = _name(number, cell, table, repeat if repeats > 1 else None)
+                cells.append(msgspec.structs.replace(cell, number=number, name=name, repeat=repeat))
     return Expanded(tuple(cells), excluded, duplicates)
 
 
-def ordered(cells: Sequence[SweepCell], order: str, seed: int | None) -> tuple[SweepCell, ...]:
-    """Return the cells in the order in which they run; the same for the same seed."""
-    if order == "random":
-        return tuple(random.Random(seed).sample(list(cells), len(cells)))
-    if order == "rounds":
-        return tuple(sorted(cells, key=lambda cell: (cell.repeat, cell.number)))
-    return tuple(cells)
-
-
-def differences(before: Iterable[SweepCell], now: Iterable[SweepCell]) -> tuple[int, int]:
-    """Return how many cells are new, and how many no longer exist."""
-
-    old, new = (
-        {(one.name, one.table, one.repeat, one.counted_s, *sorted(one.options.items())) for one in cells}
-        for cells in (before, now)
-    )
-    return len(new - old), len(old - new)
-
-
-def _size(table: MatrixTable, box: CellBox) -> int:
-    size = 1
-    for name, values in table.axes.items():
-        size *= sum(len(_values(name, value, box)) or 1 for value in values)
-    return size
-
-
-def _combinations(matrix: Matrix, table: MatrixTable, box: CellBox) -> Iterator[_Blank]:
-    axes = [
-        (name, tuple(chain.from_iterable(_alternatives(name, v, box) for v in values)))
-        for name, values in table.axes.items()
-    ]
-    for values in product(*(alternatives for _, alternatives in axes)):
-        choice: Choice = {name: _values(name, value, box)[0] for name, value in matrix.options.items()}
-        why = None
-        for (name, _), (value, reason) in zip(axes, values, strict=True):
-            choice[name] = value
-            why = why or reason
-        yield _Blank(table, _given(choice), why=why, seconds=table.seconds or matrix.seconds)
-
-
-def _alternatives(name: str, value: Value, box: CellBox) -> list[tuple[Value, str | None]]:
-    """Return the values that a value means on this machine; for a word without one, the reason."""
-    found = _values(name, value, box)
-    if found:
-        return [(one, None) for one in found]
+def _axes(table: MatrixTable, box: CellBox) -> dict[str, list[tuple[Value, str | None]]]:
+    """Return the values of each option on this machine; for a word without a value, it and the reason."""
+    why = box.usable
     if box.backend == "cpu":
-        return [(value, f"{box.why_cpu}: CPU devices share all cores and are equal")]
-    return [(value, box.usable)]
+        why = f"{box.why_cpu}: CPU devices share all cores and are equal"
+    axes: dict[str, list[tuple[Value, str | None]]] = {}
+    for name, values in table.axes.items():
+        axes[name] = []
+        for value in values:
+            on_box = _values(name, value, box)
+            axes[name] += [(known, None) for known in on_box] if on_box else [(value, why)]
+    return axes
 
 
 def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
+    pairs = list(combinations(sorted(box.gpus), 2))
     if name == "gpus" and value == "each":
         return [str(gpu) for gpu in box.gpus]
-    if name == "gpus" and value == "pairs":
-        return [f"{a},{b}" for a, b in combinations(sorted(box.gpus), 2)]
     if name == "gpus" and value == "pairs-by-link":
-        return [f"{a},{b}" for a, b in _pairs_by_link(box)]
+        by_link = grouped((box.links.get(pair, "unknown"), pair) for pair in pairs)
+        pairs = [pair for alike in by_link.values() for pair in alike[:PAIRS_OF_A_LINK]]
+    if name == "gpus" and value in ("pairs", "pairs-by-link"):
+        return [f"{a},{b}" for a, b in pairs]
     count = len(box.gpus) if box.backend == "gpu" else box.default_devices
     if name == "num_gpus" and is_bound(value):
         return [min(int(str(value).removeprefix(AT_MOST)), count)]
     if name == "num_gpus" and value in ("doubling", "counted"):
-        counts = range(1, count + 1)
-        return [n for n in counts if value == "counted" or n & (n - 1) == 0 or n == count]
+        return [n for n in range(1, count + 1) if value == "counted" or n & (n - 1) == 0 or n == count]
     return [value]
 
 
-def _pairs_by_link(box: CellBox) -> list[tuple[int, int]]:
-    pairs = combinations(sorted(box.gpus), 2)
-    by_link = grouped((box.links.get(pair, "unknown"), pair) for pair in pairs)
-    return [pair for pairs in by_link.values() for pair in pairs[:PAIRS_OF_A_LINK]]
+def _cell(
+    matrix: Matrix, table: MatrixTable, choice: Choice, why: str | None, box: CellBox
+) -> SweepCell | None:
+    """Return the cell of a combination on this machine, without number; None if the matrix excludes it.
 
-
-def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
-    """Return the combination as it runs here, or None if the matrix excludes it."""
-    choice, notes, why, seconds = blank.choice, blank.notes, blank.why, blank.seconds
+    `why`: why it is skipped.
+    """
+    notes: tuple[str, ...] = ()
+    seconds = table.seconds or matrix.seconds
     for when in matrix.sets:
-        facts = _facts(blank.table, choice, box)
-        if _matches(when, facts):
+        if _matches(when, _facts(table, choice, box)):
             choice, seconds = _given({**choice, **when.sets}), when.seconds or seconds
             notes = notes if when.reason is None else (*notes, when.reason)
-    facts = _facts(blank.table, choice, box)
+    facts = _facts(table, choice, box)
     if matrix.only and not any(_matches(when, facts) for when in matrix.only):
         return None
     for when in matrix.exclude:
@@ -166,12 +143,21 @@ def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
             if when.reason is None:
                 return None
             why = why or when.reason
-    if blank.table.asked is not None and blank.table.asked not in box.asked:
-        why = f"only with --{blank.table.asked.replace('_', '-')}"
+    if table.asked is not None and table.asked not in box.asked:
+        why = f"only with --{table.asked.replace('_', '-')}"
     count = choice.get("num_gpus")
     if box.backend == "gpu" and isinstance(count, int) and count > len(box.gpus) and "gpus" not in choice:
         why = why or box.usable
-    return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
+    return SweepCell(
+        number=0,
+        name="",
+        table=table.name,
+        options={name: True if value is True else text_of(value) for name, value in choice.items()},
+        state="pending" if why is None else "left_out",
+        reason=why,
+        notes=notes if why is None else (),
+        counted_s=seconds,
+    )
 
 
 def _given(choice: Mapping[str, Value]) -> Choice:
@@ -198,29 +184,12 @@ def _same(fact: Value, value: Value) -> bool:
     return text_of(fact).replace("-", "_") == text_of(value).replace("-", "_")
 
 
-def _repeated(blank: _Blank, matrix: Matrix, before: int, box: CellBox) -> Iterator[SweepCell]:
-    repeats = 1 if blank.why is not None else blank.table.repeats or matrix.repeats
-    for repeat in range(1, repeats + 1):
-        number = before + repeat
-        yield SweepCell(
-            number=number,
-            name=_name(number, blank, repeat if repeats > 1 else None),
-            table=blank.table.name,
-            options={name: True if value is True else text_of(value) for name, value in blank.choice.items()},
-            repeat=repeat,
-            state="pending" if blank.why is None else "left_out",
-            reason=blank.why,
-            notes=blank.notes,
-            counted_s=blank.seconds,
-        )
-
-
-def _name(number: int, blank: _Blank, repeat: int | None) -> str:
+def _name(number: int, cell: SweepCell, table: MatrixTable, repeat: int | None) -> str:
     """Return the name of a cell's folder; it has only letters, digits, -, _ and `.`."""
     words = [
-        name if value is True else re.sub(r"[^A-Za-z0-9.,_]+", "_", text_of(value))
-        for name, value in blank.choice.items()
-        if name in blank.table.axes
+        name if value is True else re.sub(r"[^A-Za-z0-9.,_]+", "_", str(value))
+        for name, value in cell.options.items()
+        if name in table.axes
     ]
     body = "-".join(words).replace(",", "+").strip("-._")[:MAX_NAME]
     return "-".join(filter(None, (f"{number:04d}", body, None if repeat is None else f"r{repeat}")))

@@ -17,6 +17,7 @@ A table of the matrix may have `table` (its name), `repeats`, `seconds` and `ask
 without which its cells are skipped. The value false means that an option is not given.
 """
 
+import random
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +28,10 @@ import msgspec
 
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Declared, listed, nearest, shown
+from gputopo.values.run.options import SweepOptions
+from gputopo.values.run.several_runs import SweepCell
 
 PRESETS = ("quick", "scaling", "tf-official", "tensorpack", "lambda-cpu", "keras-multi-gpu")
-
-
-def preset_text(name: str) -> str:
-    """Return the TOML text of a preset. Raises UsageError with the nearest name."""
-    if name not in PRESETS:
-        near = nearest(name, PRESETS)
-        hint = f"did you mean {near[0]}?" if near else f"the presets are {listed(PRESETS, 'and')}."
-        raise UsageError(f"there is no preset {shown(name)}", f"{hint} A file is given with --matrix FILE")
-    data = resources.files("gputopo.reference.data.sweeps").joinpath(f"{name}.toml")
-    return data.read_text(encoding="utf-8")
 
 
 Order = Literal["listed", "rounds", "random"]
@@ -102,26 +95,58 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     cool_down_c: Positive | None = None
     time_budget_s: Positive | None = None
 
+    def ordered(self, cells: Sequence[SweepCell], seed: int | None) -> Sequence[SweepCell]:
+        """Return the cells in the order in which they run; the same for the same seed."""
+        if self.order == "random":
+            return random.Random(seed).sample(list(cells), len(cells))
+        if self.order == "rounds":
+            return sorted(cells, key=lambda cell: (cell.repeat, cell.number))
+        return cells
 
-def read(text: str, known: Mapping[str, Declared], *, origin: str, unfit: Mapping[str, str] = {}) -> Matrix:
+
+def matrix_source(options: SweepOptions) -> tuple[str, str]:
+    """Return the name and the TOML text of the typed matrix, else of the file, else of the preset.
+
+    Raises InputError for a file that cannot be read, UsageError with the nearest name for an unknown preset.
+    """
+    file, preset = options.matrix, options.preset
+    if options.typed is not None:
+        return "command line", options.typed
+    if file is None:
+        assert preset is not None
+        if preset not in PRESETS:
+            hint = _nearest(preset, PRESETS) or f"the presets are {listed(PRESETS, 'and')}."
+            hint += " A file is given with --matrix FILE"
+            raise UsageError(f"there is no preset {shown(preset)}", hint)
+        data = resources.files("gputopo.reference.data.sweeps").joinpath(f"{preset}.toml")
+        return preset, data.read_text(encoding="utf-8")
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise InputError(f"{file} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")
+        return file.name, file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}", "give a TOML file with --matrix") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text", "give a TOML file with --matrix") from error
+
+
+def parse_matrix(
+    text: str, known: Mapping[str, Declared], *, origin: str, unfit: Mapping[str, str] = {}
+) -> Matrix:
     """Return the matrix of a file's text.
 
     `known`: options of a cell by name. `unfit`: options that a cell cannot have, with the reason. Raises
     InputError if the text is not TOML, and UsageError for an unknown key (with the nearest known one) or an
     invalid value.
     """
-    if len(text) > MAX_BYTES:
-        raise InputError(f"{origin} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")
     try:
-        return msgspec.convert(_Reader(known, unfit).fields(tomllib.loads(text)), Matrix)
+        return msgspec.convert(_Parser(known, unfit).fields(tomllib.loads(text)), Matrix)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{origin} is not TOML: {error}", _HINT) from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{origin}: {error}", _HINT) from error
-    except InputError as error:
-        raise InputError(f"{origin}: {error.what}", error.hint) from error
-    except UsageError as error:
-        raise UsageError(f"{origin}: {error.what}", error.hint) from error
+    except (InputError, UsageError) as error:
+        raise type(error)(f"{origin}: {error.what}", error.hint) from error
 
 
 def text_of(value: Value) -> str:
@@ -138,7 +163,7 @@ def is_bound(value: Value) -> bool:
     return isinstance(value, str) and re.fullmatch(AT_MOST + "[1-9][0-9]{0,3}", value) is not None
 
 
-class _Reader:
+class _Parser:
     """Turns the tables of a file into the fields of a `Matrix`, whose types the caller checks."""
 
     def __init__(self, known: Mapping[str, Declared], unfit: Mapping[str, str]) -> None:
@@ -169,22 +194,24 @@ class _Reader:
         return fields
 
     def _axes(self, number: int, table: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: table[name] for name in ("repeats", "seconds", "asked") if name in table}
+        fields = ("repeats", "seconds", "asked")
         axes = {}
         for key, values in table.items():
-            if key not in own and key != "table":
-                name = self._name(key, ("table", "repeats", "seconds", "asked"))
-                axes[name] = [self._value(name, one) for one in _listed(values)]
-        return {"name": table.get("table", str(number + 1)), "axes": axes, **own}
+            if key not in (*fields, "table"):
+                name = self._name(key, ("table", *fields))
+                axes[name] = [self._value(name, value) for value in _listed(values)]
+        given = {name: table[name] for name in fields if name in table}
+        return {"name": table.get("table", str(number + 1)), "axes": axes, **given}
 
     def _set(self, _number: int, table: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: table[name] for name in ("reason", "seconds") if name in table}
-        sets = self._options({key: value for key, value in table.items() if key not in own and key != "when"})
-        if not sets and "seconds" not in own:
+        given = {name: table[name] for name in ("reason", "seconds") if name in table}
+        rest = {key: value for key, value in table.items() if key not in given and key != "when"}
+        sets = self._options(rest)
+        if not sets and "seconds" not in given:
             raise UsageError("a [[set]] sets nothing", "add an option, such as batch_size = 32")
         if is_bound(sets.get("num_gpus", False)):
             raise UsageError("num_gpus cannot be at-most-N in a [[set]]", "write it in [options] or [matrix]")
-        return {"match": self._match(_table("when", table.get("when", {}))), "sets": sets, **own}
+        return {"match": self._match(_table("when", table.get("when", {}))), "sets": sets, **given}
 
     def _when(self, _number: int, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"match": self._match(table), "reason": table.get("reason")}
@@ -245,6 +272,10 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _unknown(key: str, known: Sequence[str]) -> UsageError:
-    near = nearest(key, known)
-    hint = f"did you mean {near[0]}?" if near else "gputopo explain sweep lists the keys"
+    hint = _nearest(key, known) or "gputopo explain sweep lists the keys"
     return UsageError(f"there is no key {shown(key)}", hint)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = nearest(name, known)
+    return f"did you mean {near[0]}?" if near else ""

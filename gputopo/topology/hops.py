@@ -70,19 +70,6 @@ def class_name(link: Link | None) -> str:
     return "unknown" if link is None or link.hop is None else link.hop.value
 
 
-def pci_tree(machine: Machine) -> dict[str, PciNode]:
-    """Return the PCI devices of a machine by address."""
-    return {node.address: node for node in machine.pci}
-
-
-def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
-    """Return the links by their two GPU indices, low index first; the first one if a pair has two."""
-    links: dict[tuple[int, int], Link] = {}
-    for link in machine.links:
-        links.setdefault((link.a, link.b), link)
-    return links
-
-
 def joined_by_hops(
     gpus: Iterable[int], links: Mapping[tuple[int, int], Link], farthest: Hop
 ) -> list[frozenset[int]]:
@@ -106,7 +93,7 @@ def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
     gpus = sorted(gpu.index for gpu in machine.gpus)
     position = {gpu: number for number, gpu in enumerate(gpus)}
     near = [0] * len(gpus)
-    for (a, b), link in links_by_pair(machine).items():
+    for (a, b), link in machine.links_by_pair.items():
         if a in position and b in position and is_within(link, farthest):
             near[position[a]] |= 1 << position[b]
             near[position[b]] |= 1 << position[a]
@@ -136,22 +123,17 @@ def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str],
     return bridges, True
 
 
-def max_rate(node: PciNode | None) -> float | None:
-    """Return the highest rate of a link over all lanes in GT/s, for ratios between links of one kind."""
-    if node is None or node.max_speed_gt_per_s is None or node.max_width is None:
-        return None
-    return node.max_speed_gt_per_s * node.max_width
-
-
 def slower_bridge(tree: Mapping[str, PciNode], address: str) -> str | None:
     """Return the first bridge above a function with a lower maximum rate than the function's, or None.
 
     Bridges without a reported speed are skipped. In virtual machines the bridges are not real.
     """
-    own = max_rate(tree[address])
-    for bridge in bridges_above(tree, address)[0] if own is not None else ():
-        rate = max_rate(tree.get(bridge))
-        if own is not None and rate is not None and rate < own:
+    own = tree[address].max_rate
+    if own is None:
+        return None
+    for bridge in bridges_above(tree, address)[0]:
+        rate = tree[bridge].max_rate if bridge in tree else None
+        if rate is not None and rate < own:
             return bridge
     return None
 
@@ -213,71 +195,39 @@ def reduction_groups(machine: Machine, gpus: Sequence[int]) -> Groups:
     distances from each other are one group. Members of later groups are in the order of the nearest members
     of the first group, because leaders of the same rank exchange data.
     """
-    return GroupsOf(machine)(gpus)
+    links, towers = machine.links_by_pair, range(len(gpus))
 
+    def link(tower: int, other: int) -> Link | None:
+        a, b = gpus[tower], gpus[other]
+        return links.get((min(a, b), max(a, b)))
 
-class GroupsOf:
-    """The groups for any GPUs of one machine, as in `reduction_groups`."""
-
-    def __init__(self, machine: Machine) -> None:
-        links = links_by_pair(machine)
-        known = {gpu.index for gpu in machine.gpus}
-        self._nearness: dict[int, dict[int, tuple[int, int]]] = {}
-        # By class of links and GPU: the GPUs within the class, as bits. An unknown GPU is near no other GPU.
-        self._within: dict[Hop, dict[int, int]] = {farthest: {} for farthest in Hop}
-        for (one, other), link in links.items():
-            for a, b in ((one, other), (other, one)):
-                self._nearness.setdefault(a, {})[b] = nearness(link)
-                for farthest, near in self._within.items():
-                    if {a, b} <= known and is_within(link, farthest):
-                        near[a] = near.get(a, 0) | 1 << b
-
-    def __call__(self, gpus: Sequence[int]) -> Groups:
-        """Return the groups of towers on these GPUs."""
-        for near in self._within.values():
-            groups = _partition(gpus, near)
-            if len(groups) < len(gpus):
-                first, *others = groups
-                return (first, *(self._in_order_of(gpus, first, other) for other in others))
-        return (tuple(range(len(gpus))),) if gpus else ()
-
-    def _in_order_of(
-        self, gpus: Sequence[int], first: tuple[int, ...], other: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        left = list(other)
-        ordered = []
-        for leader in first[: len(other)]:
-            row = self._nearness.get(gpus[leader], {})
-            closest = min(left, key=lambda tower: (row.get(gpus[tower], nearness(None)), tower))
+    for farthest in Hop:
+        near = [
+            sum(1 << other for other in towers if is_within(link(tower, other), farthest)) for tower in towers
+        ]
+        first, *others = _partition(near) or [()]
+        if len(others) + 1 < len(gpus):
+            break
+    else:
+        return (tuple(towers),) if gpus else ()
+    groups = [first]
+    for members in others:
+        left, ordered = list(members), list[int]()
+        for leader in first[: len(members)]:
+            closest = min(left, key=lambda tower: (nearness(link(leader, tower)), tower))
             ordered.append(closest)
             left.remove(closest)
-        return (*ordered, *left)
+        groups.append((*ordered, *left))
+    return tuple(groups)
 
 
-def halves(towers: int) -> Groups:
-    """Return the groups if the topology is unknown: the first and the second half of the towers.
-
-    The first half is larger by one if the number of towers is odd; a single tower is one group.
-    """
-    first = (towers + 1) // 2
-    return tuple(group for group in (tuple(range(first)), tuple(range(first, towers))) if group)
-
-
-def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
-    """Return the tower that leads each group for a variable, and the group that computes the total."""
-    rank, main = divmod(number, len(groups))
-    return [group[rank % len(group)] for group in groups], main
-
-
-def _partition(gpus: Sequence[int], within: Mapping[int, int]) -> Groups:
-    near = [
-        sum(1 << tower for tower, other in enumerate(gpus) if within.get(gpu, 0) >> other & 1) for gpu in gpus
-    ]
-    rest = (1 << len(gpus)) - 1
+def _partition(near: Sequence[int]) -> Groups:
+    """Return groups of numbers, the largest first taken. `near`: the numbers near each, as bits."""
+    rest = (1 << len(near)) - 1
     groups = []
     while rest:
-        found = maximal_groups([row & rest for row in near], rest)
-        group = min(found, key=lambda members: (-len(members), members))
+        candidates = maximal_groups([row & rest for row in near], rest)
+        group = min(candidates, key=lambda members: (-len(members), members))
         groups.append(group)
         rest &= ~sum(1 << tower for tower in group)
     return tuple(sorted(groups))

@@ -62,10 +62,10 @@ def scrubbed_value(value: Any) -> Any:
         return scrubbed(value)
     if isinstance(value, dict):
         return {
-            key: LEFT_OUT if isinstance(one, str) and names_identity(key) else scrubbed_value(one)
-            for key, one in value.items()
+            key: LEFT_OUT if isinstance(item, str) and names_identity(key) else scrubbed_value(item)
+            for key, item in value.items()
         }
-    return [scrubbed_value(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return [scrubbed_value(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def program_name(command: str, user: str | None = None) -> str | None:
@@ -111,12 +111,16 @@ def without_identities(machine: Machine) -> Machine:
         missing={path: scrubbed(reason) for path, reason in machine.missing.items()}
         if machine.source != "live"  # all reasons are from NVML or gputopo
         else machine.missing,
-        contradictions=tuple(replace(one, said=_scrubbed_values(one)) for one in machine.contradictions),
+        contradictions=tuple(
+            replace(contradiction, said=_scrubbed_values(contradiction))
+            for contradiction in machine.contradictions
+        ),
         unread=tuple(
-            replace(one, source=scrubbed(one.source), text=scrubbed_line(one.text)) for one in machine.unread
+            replace(unread, source=scrubbed(unread.source), text=scrubbed_line(unread.text))
+            for unread in machine.unread
         ),
         nccl=None if machine.nccl is None else _bare_nccl(machine.nccl),
-        kernel_events=tuple(replace(one, text=scrubbed(one.text)) for one in machine.kernel_events),
+        kernel_events=tuple(replace(event, text=scrubbed(event.text)) for event in machine.kernel_events),
     )
 
 
@@ -164,8 +168,8 @@ def _bare_facts(facts: dict[str, Any]) -> dict[str, Any]:
     return bare
 
 
-def _scrubbed_values(one: Contradiction) -> dict[str, str]:
+def _scrubbed_values(contradiction: Contradiction) -> dict[str, str]:
     return {
-        scrubbed(source): LEFT_OUT if names_identity(one.fact) else scrubbed(words)
-        for source, words in one.said.items()
+        scrubbed(source): LEFT_OUT if names_identity(contradiction.fact) else scrubbed(words)
+        for source, words in contradiction.said.items()
     }

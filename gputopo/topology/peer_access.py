@@ -5,18 +5,17 @@ chipset_pcie.c): two different chips are never peers; a pair needs a switch or a
 some CPUs refuse P2P across sockets. If no fact explains it, the cause is unknown.
 """
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.reference import expectations
-from gputopo.reference.expectations import expected_of
-from gputopo.topology.hops import bridges_above, pci_tree
-from gputopo.values.fields import rows_of
+from gputopo.reference import expected_of, reference_rows
+from gputopo.topology.hops import bridges_above
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
-Cause = Literal[
+P2pCause = Literal[
     "registry_key",
     "different_chips",
     "geforce_policy",
@@ -37,10 +36,10 @@ _PATH_CODES = ("CHIPSET_NOT_SUPPORTED", "TOPOLOGY_NOT_SUPPORTED")
 SMALL_BAR1_MIB = 256
 
 
-class Off(msgspec.Struct, frozen=True, kw_only=True):
+class P2pOff(msgspec.Struct, frozen=True, kw_only=True):
     """Why P2P is off between two GPUs. `status`: NVML's status. `fix`: None if there is no fix."""
 
-    cause: Cause
+    cause: P2pCause
     status: str
     says: str
     fix: str | None
@@ -53,49 +52,39 @@ class CauseText(NamedTuple):
     fix: str | None
 
 
-CAUSES: dict[Cause, CauseText] = {
-    msgspec.convert(row["cause"], Cause): CauseText(row["says"], row["fix"] or None)
-    for row in rows_of(expectations.__file__, "data/p2p_causes.csv")
+P2P_CAUSES: Mapping[str, CauseText] = {
+    row["cause"]: CauseText(row["says"], row["fix"] or None) for row in reference_rows("p2p_causes.csv")
 }
 
 
-def statuses(link: Link) -> tuple[str, ...]:
-    """Return NVML's statuses of a pair that are not OK: for reads, then for writes, without duplicates."""
-    read = (link.p2p_read, link.p2p_write)
-    return tuple(dict.fromkeys(word for word in read if word is not None and word != "OK"))
-
-
-def why_off(machine: Machine, link: Link) -> Off | None:
+def why_p2p_off(machine: Machine, link: Link) -> P2pOff | None:
     """Return why P2P is off between two GPUs, or None if it is on or unknown.
 
     The first cause that the facts show is used: a setting of the driver, different chips, the driver's policy
     for GeForce, sockets and chipset, ACS, IOMMU, BAR1, virtual machine, container.
     """
-    found = statuses(link)
-    if not found or found == ("UNKNOWN",):
+    refusals = link.p2p_refusals
+    if not refusals or refusals == ("UNKNOWN",):
         return None
-    cause = _cause(machine, link, found)
-    says, fix = CAUSES[cause]
+    cause = _cause(machine, link, refusals)
+    says, fix = P2P_CAUSES[cause]
     if cause in ("across_sockets", "chipset") and _virtual(machine):
-        says, fix = f"{says} (emulated by a virtual machine)", CAUSES["virtual_machine"].fix
-    return Off(cause=cause, status=found[0], says=says, fix=fix)
+        says, fix = f"{says} (emulated by a virtual machine)", P2P_CAUSES["virtual_machine"].fix
+    return P2pOff(cause=cause, status=refusals[0], says=says, fix=fix)
 
 
-def with_reasons(machine: Machine) -> Machine:
+def with_p2p_reasons(machine: Machine) -> Machine:
     """Return the machine with `p2p_reason` set for the pairs whose P2P is off.
 
     A cause that the facts show replaces the text for NVML's code; if the cause is unknown, that text stays.
     """
-    links = tuple(
-        link if off is None else msgspec.structs.replace(link, p2p_reason=_reason(link, off))
-        for link in machine.links
-        for off in (why_off(machine, link),)
-    )
-    return msgspec.structs.replace(machine, links=links)
-
-
-def _reason(link: Link, off: Off) -> str:
-    return link.p2p_reason if off.cause == "unknown" and link.p2p_reason else off.says
+    links = []
+    for link in machine.links:
+        off = why_p2p_off(machine, link)
+        if off is not None and (off.cause != "unknown" or not link.p2p_reason):
+            link = msgspec.structs.replace(link, p2p_reason=off.says)
+        links.append(link)
+    return msgspec.structs.replace(machine, links=tuple(links))
 
 
 def chips_differ(a: Gpu, b: Gpu) -> bool | None:
@@ -122,7 +111,7 @@ def acs_bridges(machine: Machine, *, nics: bool = False) -> tuple[str, ...]:
     `nics`: also the bridges between a GPU and a network card of one switch. Root ports are skipped: traffic
     between them crosses the CPU with or without ACS.
     """
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     below: dict[str, set[str]] = {}
     for node in machine.pci:
         if node.kind == "gpu" or (nics and node.kind == "nic"):
@@ -141,23 +130,21 @@ def redirected_pairs(machine: Machine) -> frozenset[tuple[int, int]]:
     bridges = set(acs_bridges(machine))
     if not bridges:
         return frozenset()
-    nodes = pci_tree(machine)
+    nodes = machine.pci_by_address
     above = {
         gpu.index: bridges_above(nodes, gpu.pci_address)[0]
         for gpu in machine.gpus
         if gpu.pci_address in nodes and gpu.pci_address is not None
     }
-    found = set()
-    for a, b in combinations(sorted(above), 2):
-        common = set(above[a]) & set(above[b])
-        apart = set(above[a]) ^ set(above[b])
-        if common and apart & bridges:
-            found.add((a, b))
-    return frozenset(found)
+    return frozenset(
+        (a, b)
+        for a, b in combinations(sorted(above), 2)
+        if {*above[a]} & {*above[b]} and ({*above[a]} ^ {*above[b]}) & bridges
+    )
 
 
-def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:
-    if "DISABLED_BY_REGKEY" in found:
+def _cause(machine: Machine, link: Link, refusals: tuple[str, ...]) -> P2pCause:
+    if "DISABLED_BY_REGKEY" in refusals:
         return "registry_key"
     gpus = machine.by_index
     pair = [gpus[index] for index in (link.a, link.b) if index in gpus]
@@ -171,7 +158,7 @@ def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:
         and not _same_model_has_p2p(machine, pair)
     ):
         return "geforce_policy"
-    if any(status in _PATH_CODES for status in found):
+    if any(status in _PATH_CODES for status in refusals):
         if link.hop is Hop.SYS:
             return "across_sockets"
         # Under one switch there is no chipset between the GPUs; ACS, which turns P2P off, may be on.
@@ -179,17 +166,19 @@ def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:
             return "chipset"
     surroundings = _by_surroundings(machine, pair)
     if surroundings is None:
-        return "gpu" if "GPU_NOT_SUPPORTED" in found else "unknown"
+        return "gpu" if "GPU_NOT_SUPPORTED" in refusals else "unknown"
     return surroundings
 
 
-def _by_surroundings(machine: Machine, pair: list[Gpu]) -> Cause | None:
+def _by_surroundings(machine: Machine, pair: list[Gpu]) -> P2pCause | None:
     if _has_acs(machine):
         return "acs"
     if machine.host.iommu == "translated":
         return "iommu"
-    if any(_small_bar1(gpu) for gpu in pair):
-        return "bar1"
+    for gpu in pair:
+        window, memory = gpu.bar1_mib.total, gpu.memory_mib.total
+        if window is not None and memory is not None and window <= SMALL_BAR1_MIB < memory:
+            return "bar1"
     if _virtual(machine):
         return "virtual_machine"
     return "container" if machine.host.container not in (None, "none") else None
@@ -219,11 +208,6 @@ def _same_model_has_p2p(machine: Machine, pair: list[Gpu]) -> bool:
         and {names.get(link.a), names.get(link.b)} == {pair[0].name}
         for link in machine.links
     )
-
-
-def _small_bar1(gpu: Gpu) -> bool:
-    window, memory = gpu.bar1_mib.total, gpu.memory_mib.total
-    return window is not None and memory is not None and window <= SMALL_BAR1_MIB < memory
 
 
 def _virtual(machine: Machine) -> bool:

@@ -37,16 +37,18 @@ def is_same_but_gpus(now: Machine, then: Machine) -> bool:
     """
     if now.host.cpu_model is None or not _same_host(now.host, then.host):
         return False
-    here, there = ({gpu.pci_address: _model(gpu) for gpu in answering(one)} for one in (now, then))
-    shared = here.keys() & there.keys()
+    models_now, models_then = (
+        {gpu.pci_address: _model(gpu) for gpu in answering_gpus(machine)} for machine in (now, then)
+    )
+    shared = models_now.keys() & models_then.keys()
     return (
         bool(shared)
-        and len(shared) in (len(here), len(there))
-        and all(here[at] == there[at] for at in shared)
+        and len(shared) in (len(models_now), len(models_then))
+        and all(models_now[address] == models_then[address] for address in shared)
     )
 
 
-def answering(machine: Machine) -> list[Gpu]:
+def answering_gpus(machine: Machine) -> list[Gpu]:
     """Return the GPUs that respond and whose slot is known: the GPUs that can be measured again."""
     return [gpu for gpu in machine.gpus if not gpu.lost and gpu.pci_address is not None]
 

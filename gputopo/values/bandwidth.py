@@ -62,9 +62,15 @@ Kind = Literal[
     "network_latency",
     Collective,
 ]
+HostKind = Literal["h2d", "d2h"]
+HOST_KINDS: tuple[HostKind, ...] = ("h2d", "d2h")
 NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
 TCP = "TCP"  # TensorFlow's copies between hosts use it too
+NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"  # `Sample.tool` of transfers between GPUs of two hosts
+NetworkTool = Literal["ib_write_bw", "nccl-tests", "iperf3"]  # what `bandwidth --network` measures with
+NetworkToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "iperf3"]
+ALL_HOSTS_AT_ONCE = "all hosts at once"  # the group of transfers in which every host sends and receives
 NETWORK_ERROR = "NETWORK_ERROR"  # reason for a failed transfer between hosts
 SEPARATE_RUNS = "SEPARATE_RUNS"  # reason if the processes of a collective operation did not meet
 
@@ -546,12 +552,3 @@ def gb(value: float) -> str:
 
 # 1.4826 times the median deviation of normal noise is one standard deviation.
 DEVIATION = 1.4826
-
-
-def noise_share(repeats: tuple[float, ...]) -> float:
-    """Return one standard deviation of repeats as a share of their median; 0 for fewer than three."""
-    if len(repeats) < 3:
-        return 0.0
-    middle = median(repeats)
-    deviation = DEVIATION * median(abs(repeat - middle) for repeat in repeats)
-    return deviation / middle if middle > 0 else 0.0

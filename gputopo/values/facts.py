@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.values.fields import field_at, path_in_words
+from gputopo.values.fields import field_at
 from gputopo.values.machine import Driver, Gpu, GpuProcess, Host, Link, Machine, Nic, NvLink, PciNode
 
 EVERY = "*"
@@ -76,16 +76,6 @@ class FactPath(msgspec.Struct, frozen=True):
         return FactPath(self.group, key, fact)
 
 
-def fact_in_words(path: str) -> str:
-    """Return an address in words: `PCI address of GPU 1`, `driver CUDA version`."""
-    at = FactPath.parse(path)
-    if at.fact and at.group == "gpus" and at.indices:
-        return f"{path_in_words(Gpu, at.fact)} of GPU {at.key}"
-    if at.fact and at.group == "links" and at.indices:
-        return f"{path_in_words(Link, at.fact)} of GPUs {' and '.join(map(str, at.indices))}"
-    return path_in_words(Machine, path)
-
-
 def item(listed: str, key: object, fact: str = "") -> str:
     """Return the address of a fact of an item in a list: `nvlinks[2].active`."""
     return within(f"{listed}[{key}]", fact)
@@ -140,15 +130,6 @@ def key_of(value: Any) -> Any:
 def key_text(key: Any) -> str:
     """Return a key as written in brackets: `0-1` for a pair."""
     return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
-
-
-def reason_for(missing: Mapping[str, str], path: str) -> str | None:
-    """Return why the fact at a path is missing; a reason for a part is valid for all facts in it."""
-    while path:
-        if path in missing:
-            return missing[path]
-        path = above(path)
-    return None
 
 
 def values_at(value: Any, path: str) -> list[Any]:

@@ -198,6 +198,12 @@ class Link(Value, frozen=True):
         if self.a >= self.b:
             raise ValueError(f"a link is written low index first, got {self.a}, {self.b}")
 
+    @property
+    def p2p_refusals(self) -> tuple[str, ...]:
+        """NVML's statuses that are not OK: for reads, then for writes, without duplicates."""
+        statuses = (self.p2p_read, self.p2p_write)
+        return tuple(dict.fromkeys(status for status in statuses if status not in (None, "OK")))
+
 
 RETRIES = (
     "out_of_sequence",
@@ -283,6 +289,11 @@ class NicPort(Value, frozen=True):
             return self.state == "ACTIVE"
         return self.carrier if self.operstate in (None, "unknown") else self.operstate == "up"
 
+    @property
+    def is_active_rdma(self) -> bool:
+        """Whether it is an RDMA device whose link is up."""
+        return self.rdma_device is not None and bool(self.up)
+
 
 class Nic(Value, frozen=True):
     """A network card: one PCI function. `hops`: distance to other devices, by `gpu:0` or `nic:1`.
@@ -366,6 +377,13 @@ class PciNode(Value, frozen=True):
     ] = None
     # as lspci reports it
     name: Annotated[str | None, Fact(stability="state")] = None
+
+    @property
+    def max_rate(self) -> float | None:
+        """The highest rate of its link over all lanes in GT/s, for ratios between links of one kind."""
+        if self.max_speed_gt_per_s is None or self.max_width is None:
+            return None
+        return self.max_speed_gt_per_s * self.max_width
 
 
 class Contradiction(Value, frozen=True):
@@ -514,6 +532,16 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     def by_index(self) -> dict[int, Gpu]:
         """The GPUs by index."""
         return {gpu.index: gpu for gpu in self.gpus}
+
+    @property
+    def links_by_pair(self) -> dict[tuple[int, int], Link]:
+        """The links by their two GPU indices, low index first."""
+        return {(link.a, link.b): link for link in self.links}
+
+    @property
+    def pci_by_address(self) -> dict[str, PciNode]:
+        """The PCI devices by address."""
+        return {node.address: node for node in self.pci}
 
     def link(self, a: int, b: int) -> Link | None:
         """Return the link between two GPUs by index, in either order, or None if it is not known."""

@@ -352,21 +352,6 @@ def _named_options(spec: "type[msgspec.Struct]") -> tuple[tuple[str, Declared], 
     return tuple((one.name, one) for one in options_of(spec))
 
 
-def typed_words(
-    declared: Sequence[Declared], typed: Mapping[str, Any], without: Sequence[str] = ()
-) -> list[str]:
-    """Return the options as typed, except `without`, a list of names."""
-    words: list[str] = []
-    for one in declared:
-        name = one.name.rstrip("_")
-        if name not in typed or name in without:
-            continue
-        value = typed[name]
-        for text in value if one.option.repeated else (value,):
-            words += [one.option.flag] if one.is_flag or text is True else [one.option.flag, str(text)]
-    return words
-
-
 def _values(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return the values of fields by the path of their struct."""
     values: dict[tuple[str, ...], dict[str, Any]] = {}

@@ -1,12 +1,10 @@
 """The samples of a session that can be judged: large copies, one rate per path; and the speeds of pairs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, pairwise
 from math import inf
 from typing import NamedTuple
 
 from gputopo.values.bandwidth import (
-    AGREE_SHARE,
     KERNELS,
     Bandwidth,
     Kind,
@@ -90,9 +88,6 @@ def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:
 # few percent, and the smallest step between two kinds of link (one generation, one NVLink of three) is a
 # third.
 SAME_SPEED = 1.10
-# If neighbours in a row of pairs are that close, but its ends differ by this factor, the row is cut. Not
-# measured; chosen because it is half of the step from one PCIe generation, or one width, to the next.
-WIDEST_CLASS = 1.5
 # Direct copies are called slower than staged ones from 3 % on, as in the finding
 # p2p.direct_slower_than_staged: published pairs that were measured twice differ by less.
 CLEARLY_SLOWER = 1.03
@@ -169,39 +164,6 @@ def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
     return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), at_once, runs)
 
 
-def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
-    """Return the class of each pair, 0 for the fastest. Only noise separates pairs within a class."""
-    classes: dict[float, int] = {}
-    ordered = sorted({speed.gb_per_s for speed in speeds.values()}, reverse=True)
-    for number, members in enumerate(_classes(ordered)):
-        classes |= dict.fromkeys(members, number)
-    return {pair: classes[speed.gb_per_s] for pair, speed in speeds.items()}
-
-
-def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
-    """Return the GPUs in groups: every pair within a group is faster than every pair between groups.
-
-    A group of one GPU is slow with every peer. There is one group if the widest gap between the rates is
-    within noise or does not divide the GPUs in this way.
-    """
-    worst = {pair: min(speed, rates.get(pair[::-1], speed)) for pair, speed in rates.items()}
-    gaps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
-    share, limit = min(gaps, default=(1.0, 0.0))
-    group = {gpu: {gpu} for pair in rates for gpu in pair}
-    for a, b in (pair for pair, speed in worst.items() if speed >= limit):
-        group[a] |= group[b]
-        group.update(dict.fromkeys(group[a], group[a]))
-    divided = all((speed >= limit) == (group[a] is group[b]) for (a, b), speed in worst.items())
-    if share > 1 - AGREE_SHARE or not divided:
-        return [tuple(sorted(group))]
-    return sorted({tuple(sorted(gpus)) for gpus in group.values()})
-
-
-def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:
-    """Return the pairs of these GPUs without a measured speed."""
-    return [pair for pair in combinations(sorted(gpus), 2) if pair not in speeds]
-
-
 def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
     """Return the sample to use for each direction and path: source, destination, path."""
     ways: list[tuple[tuple[int, int, Path], Sample]] = [
@@ -241,14 +203,3 @@ def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
 
 def _rank(sample: Sample) -> tuple[bool, float]:
     return sample.is_large, sample.rate
-
-
-def _classes(falling: Sequence[float]) -> list[Sequence[float]]:
-    """Cut speeds, fastest first, at their largest gaps until each part is one class."""
-    if len(falling) < 2:
-        return [falling] if falling else []
-    gaps = [fast / slow for fast, slow in pairwise(falling)]
-    widest = max(range(len(gaps)), key=gaps.__getitem__)
-    if gaps[widest] <= SAME_SPEED and falling[0] / falling[-1] <= WIDEST_CLASS:
-        return [falling]
-    return [*_classes(falling[: widest + 1]), *_classes(falling[widest + 1 :])]

@@ -123,31 +123,12 @@ def at_samples(machine: Machine, counters: Mapping[int, Facts] | None = None) ->
     )
 
 
-def max_counters(machine: Machine) -> dict[int, dict[str, Any]]:
-    """Return the maximum of each counter over all samples, by GPU."""
-    found: dict[int, dict[str, Any]] = {}
-    for sample in machine.samples:
-        for facts in sample.gpus:
-            mine = found.setdefault(facts["index"], {})
-            for path in COUNTERS & facts.keys():
-                mine[path] = _max(mine.get(path), facts[path])
-    return found
-
-
 def seconds(time: str | None) -> float | None:
     """Return the seconds since the epoch for a sample's time; None if it has none or it is invalid."""
     try:
         return None if time is None else datetime.fromisoformat(time).timestamp()
     except (ValueError, OverflowError, OSError):  # an edited recording
         return None
-
-
-def _max(a: Any, b: Any) -> Any:
-    if a is None:
-        return b
-    if isinstance(b, dict):
-        return {key: max(a.get(key, 0), b.get(key, 0)) for key in {**a, **b}}
-    return max(a, b)
 
 
 def _of_gpu(sample: Sample, index: int) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The subject of a finding, as a value: GPUs, a pair of them, network cards, the driver or the machine."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
-from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
+from gputopo.values.index_ranges import index_ranges, parse_ranges
 
 Kind = Literal["gpus", "link", "nics", "driver", "machine"]
 _KINDS: dict[str, Kind] = {"gpu": "gpus", "gpus": "gpus", "link": "link", "nic": "nics", "nics": "nics"}
@@ -83,24 +83,3 @@ class Subject(str):
 
 DRIVER = Subject("driver")
 MACHINE = Subject("machine")
-
-
-def subjects_in_words(subjects: Iterable[Subject]) -> str:
-    """Return several subjects in one text, grouped by kind: `GPUs 0-3,5, driver`."""
-    by_kind: dict[Kind, list[Subject]] = {}
-    for subject in subjects:
-        same = by_kind.setdefault(subject.kind, [])
-        same += [subject] if subject not in same else []
-    return ", ".join(_joined(kind, same) for kind, same in by_kind.items())
-
-
-def _joined(kind: Kind, subjects: Sequence[Subject]) -> str:
-    if kind == "gpus":
-        return gpu_ranges(gpu for subject in subjects for gpu in subject.gpus)
-    if kind == "link":
-        pairs = ", ".join(subject.partition(":")[2] for subject in subjects)
-        return f"link{'s' if len(subjects) > 1 else ''} {pairs}"
-    if kind == "nics":
-        cards = {nic for subject in subjects for nic in subject.nics}
-        return f"network card{'s' if len(cards) > 1 else ''} {index_ranges(cards)}"
-    return kind

@@ -73,7 +73,7 @@ def _cifar10(name: str, build: Build, batches: tuple[int, int], **more: Any) -> 
 
 
 @functools.cache
-def architectures() -> Mapping[str, Architecture]:
+def known_architectures() -> Mapping[str, Architecture]:
     """Return the networks by name, in the order of the page."""
     found = [
         _imagenet("trivial", networks.trivial, 227, (32, 32), gain=1.0),
@@ -123,4 +123,4 @@ def architectures() -> Mapping[str, Architecture]:
             **examples,
         )
     )
-    return {one.name: one for one in found}
+    return {architecture.name: architecture for architecture in found}

@@ -158,14 +158,13 @@ class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.variables)
 
 
-class Block(msgspec.Struct):
+class BlockCounter(msgspec.Struct):
     """The costs of one block of layers, per example, while they are counted."""
 
     name: str
     variables: list[int] = []  # the size of each trainable variable, in order
     multiply_accumulates: int = 0
     features: int = 0
-    output: Shape = ()  # the output shape of the last layer
 
     @property
     def cost(self) -> BlockCost:
@@ -186,7 +185,7 @@ class Sketch:
 
     def __init__(self, gain: float = _HE) -> None:
         self.variables: list[Variable] = []
-        self.blocks: list[Block] = []
+        self.blocks: list[BlockCounter] = []
         self._gain = gain
         self._inside: list[str] = []
         self._counts: dict[str, int] = {}
@@ -334,12 +333,11 @@ class Sketch:
         block = self._here()
         block.multiply_accumulates += multiply_accumulates
         block.features += math.prod(out)
-        block.output = out
 
-    def _here(self) -> Block:
+    def _here(self) -> BlockCounter:
         name = self._inside[0] if self._inside else "net"
         if not self.blocks or self.blocks[-1].name != name:
-            self.blocks.append(Block(name))
+            self.blocks.append(BlockCounter(name))
         return self.blocks[-1]
 
 

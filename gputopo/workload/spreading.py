@@ -20,7 +20,7 @@ Every cut costs a copy of the variable to put it together again.
 """
 
 
-def spread(sizes: Sequence[int], count: int, *, cuts: bool = True) -> list[tuple[int, ...]]:
+def spread_by_size(sizes: Sequence[int], count: int, *, cuts: bool = True) -> list[tuple[int, ...]]:
     """Return the owners (0 to `count` - 1) of each variable: one for a whole one, or all with equal parts.
 
     `sizes`: in numbers. A variable larger than a fair share, 1 / `count` of all, is cut, and every owner has
@@ -37,15 +37,6 @@ def spread(sizes: Sequence[int], count: int, *, cuts: bool = True) -> list[tuple
         cut += 1
         whole, max_load = _by_size(sizes, order[cut:], count)
     return [(whole[number],) if number in whole else tuple(range(count)) for number in range(len(sizes))]
-
-
-def largest_share(sizes: Sequence[int], owners: Sequence[Sequence[int]]) -> float:
-    """Return the share of all numbers on the fullest owner; owners of one variable have equal parts."""
-    loads: dict[int, float] = {}
-    for size, of_variable in zip(sizes, owners, strict=True):
-        for owner in of_variable:
-            loads[owner] = loads.get(owner, 0.0) + size / len(of_variable)
-    return max(loads.values(), default=0.0) / (sum(sizes) or 1)
 
 
 def chunk_count(size: int, count: int, min_size: int = MIN_CHUNK) -> int:

@@ -6,7 +6,7 @@ import msgspec
 
 from gputopo.values.errors import UsageError
 from gputopo.values.option import listed, nearest
-from gputopo.workload.architectures import architectures
+from gputopo.workload.architectures import known_architectures
 from gputopo.workload.sketch import BlockCost
 
 # `--model` of tensorpack's benchmark (ResNet-MultiGPU/resnet-multigpu.py): one network, written twice.
@@ -56,25 +56,25 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def _workload_of(name: str) -> Workload:
     """Count the costs of one network."""
-    architecture = architectures()[name]
+    architecture = known_architectures()[name]
     drawn = architecture.sketch()
-    trained = sum(one.size for one in drawn.variables if one.trainable)
+    trained = sum(variable.size for variable in drawn.variables if variable.trainable)
     return Workload(
         **{field: getattr(architecture, field) for field in _ALIKE},
         parameters=trained,
-        state=sum(one.size for one in drawn.variables) - trained,
+        state=sum(variable.size for variable in drawn.variables) - trained,
         blocks=tuple(block.cost for block in drawn.blocks),
     )
 
 
-def names() -> tuple[str, ...]:
+def workload_names() -> tuple[str, ...]:
     """Return the names that `--model` accepts."""
-    return tuple(architectures())
+    return tuple(known_architectures())
 
 
-def require(name: str) -> Workload:
+def require_workload(name: str) -> Workload:
     """Return the workload of that name. Raises UsageError with the nearest names."""
-    models = architectures()
+    models = known_architectures()
     if name in models:
         return _workload_of(name)
     if (meant := _ELSEWHERE.get(name.lower())) is not None:

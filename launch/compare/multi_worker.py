@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import JOB, host_of
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.placement.devices import cannot_listen
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome
-from gputopo.values.run.device_names import JOB, host_of
 from gputopo.values.run.events import HostExchange, Silent, Step
 from gputopo.values.run.names import read
 from gputopo.values.run.spec import RunSpec
@@ -88,7 +88,12 @@ class Absence(Observer):
         self._is_there, self._rank, self._emit = is_there, rank, emit
         self._watchdog = Watchdog(PATIENCE, time.monotonic())
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="absence", daemon=True)
+
+        def watch() -> None:
+            while not self._over.wait(_LOOK_S):
+                self.look(time.monotonic())
+
+        self._thread = threading.Thread(target=watch, name="absence", daemon=True)
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Record a step. Watching starts after the first step, which compiles."""
@@ -109,10 +114,6 @@ class Absence(Observer):
             self._emit(
                 Silent(time_s=time.time(), rank=self._rank, seconds=seconds, during=during, process=does)
             )
-
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            self.look(time.monotonic())
 
 
 class Hosts:
@@ -181,18 +182,20 @@ class Hosts:
 
     def from_first(self, values: Iterable[Tensor]) -> list[Tensor]:
         """Return rank 0's values on every host, one collective per value, outside of a graph."""
-        found = []
+        values_of_first = []
         for value in values:
             with tf.device(self._cpu):
                 own = tf.identity(value)
                 if self._rank == 0:
                     send = tf.raw_ops.CollectiveBcastSendV2
-                    found.append(send(input=own, **self._keys(), communication_hint="ring"))
+                    values_of_first.append(send(input=own, **self._keys(), communication_hint="ring"))
                 else:
                     receive = tf.raw_ops.CollectiveBcastRecvV2
                     shape = tf.constant(own.shape.as_list(), tf.int32)
-                    found.append(receive(shape=shape, T=own.dtype, **self._keys(), communication_hint="ring"))
-        return found
+                    values_of_first.append(
+                        receive(shape=shape, T=own.dtype, **self._keys(), communication_hint="ring")
+                    )
+        return values_of_first
 
     def _keys(self) -> dict[str, Tensor]:
         return {

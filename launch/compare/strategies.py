@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Hosts
+from gputopo.launch.device_names import host_of
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.train.graph_step import OF_HOST, GraphStep
@@ -17,11 +18,10 @@ from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.marks import clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import self_test
-from gputopo.launch.train.placement.devices import HOST, home, require
+from gputopo.launch.train.placement.devices import HOST, home, require_device
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
 from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
-from gputopo.values.run.device_names import host_of
 from gputopo.values.run.names import MULTI_WORKER, StrategyName, read
 from gputopo.values.run.spec import RunSpec
 
@@ -66,7 +66,7 @@ class StrategyStep(GraphStep):
         self._first = spec.own_devices[0].tower
         self._server = (spec.ps_device or HOST) if self._asked.kind == "central" else None
         for device in {*self._devices, self._server or host_of(self._devices[0])}:
-            require(device)
+            require_device(device)
         self._strategy = strategy or strategy_of(self._asked, self._devices, self._server or HOST)
         hosts = None if strategy is None else Hosts(spec)
         with tf.device(HOST):
@@ -74,18 +74,18 @@ class StrategyStep(GraphStep):
             still = [variable.read_value() for variable in create_state(model, HOST)]
         with self._strategy.scope():
             self._trained = [
-                tf.Variable(value, name=one.name, aggregation=tf.VariableAggregation.SUM)
-                for one, value in zip(model.variables, first, strict=True)
+                tf.Variable(value, name=variable.name, aggregation=tf.VariableAggregation.SUM)
+                for variable, value in zip(model.variables, first, strict=True)
             ]
             # A central strategy requires an aggregation if replicas may assign; these replicas do not.
             self._moving = [
                 tf.Variable(
                     value,
                     trainable=False,
-                    name=one.name,
+                    name=variable.name,
                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 )
-                for one, value in zip(model.state, still, strict=True)
+                for variable, value in zip(model.state, still, strict=True)
             ]
         self.placement = VariableSet(self._places(self._trained), self._places(self._moving))
         self_test(
@@ -128,44 +128,47 @@ class StrategyStep(GraphStep):
 
     def _outcome(self, number: Tensor, of_host: Tensor, fed: Sequence[Tensor]) -> tuple[Tensor, ...]:
         begin = clock([])
+
+        def replica() -> tuple[Any, ...]:
+            tower = _tower()
+            made, _, state, marks = self.passed(tower, number, fed, [begin], scope=f"tower_{tower}/")
+            loss, *gradients = made
+            return loss, gradients, state, marks
+
         local = self._strategy.experimental_local_results
         with self._strategy.scope():
-            losses, gradients, states, marks = self._strategy.run(self._replica, (number, fed, begin))
+            losses, gradients, states, marks = self._strategy.run(replica)
             marks = local(marks)
             with tf.control_dependencies(marks):
-                totals = self._totals(gradients)
-                there = self._there(totals)
+                # Gradients [variable], each of all replicas -> totals [variable][place]
+                pairs = list(zip(gradients, self._trained, strict=True))
+                sums = self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+                totals = [local(total) for total in sums]
+                # The time when all sums were on this host's devices; if it is the only one, do not wait.
+                places = zip(zip(*totals, strict=True), self._devices, strict=True)
+                there = clock(
+                    [self.marks.arrived(own, device) for own, device in places] if self.hosts else []
+                )
                 updates = self.updater.update(list(zip(*totals, strict=True)), number)
                 first = [local(state)[0] for state in states]
                 accepted = self.updater.accepted([first] * len(self.placement.states))
                 updates += write_state(self.placement, accepted)
         with tf.device(HOST):
-            rows = self._rows(local(losses), marks, of_host)
+            # [towers, 6]: each tower's loss and marks, and its host's values from `enter`. They are exchanged
+            # while gradients are.
+            rows = tf.stack(
+                [
+                    tf.concat([[tf.cast(loss, tf.float64)], of_tower, of_host], axis=0)
+                    for loss, of_tower in zip(local(losses), marks, strict=True)
+                ]
+            )
+            rows = rows if self.hosts is None else self.hosts.of_all_towers(rows)
             own = tf.stack([there, clock([rows])])
             with tf.control_dependencies(updates):
-                loss, of_marks, of_hosts = (tf.identity(one) for one in tf.split(rows, (1, 3, 2), axis=1))
+                loss, of_marks, of_hosts = map(tf.identity, tf.split(rows, (1, 3, 2), axis=1))
                 probes = tf.add_n(self.marks.probes)
             losses = tf.cast(tf.reshape(loss, (-1,)), tf.float32)
             return losses, tf.identity(begin), of_marks, of_hosts, own, probes
-
-    def _rows(self, losses: Sequence[Tensor], marks: Sequence[Tensor], of_host: Tensor) -> Tensor:
-        """Return [towers, 6] for all hosts: each tower's loss and marks, and its host's values from `enter`.
-
-        The hosts exchange them while they exchange gradients.
-        """
-        rows = [
-            tf.concat([[tf.cast(loss, tf.float64)], of_tower, of_host], axis=0)
-            for loss, of_tower in zip(losses, marks, strict=True)
-        ]
-        own = tf.stack(rows)
-        return own if self.hosts is None else self.hosts.of_all_towers(own)
-
-    def _replica(self, number: Tensor, fed: Sequence[Tensor], begin: Tensor) -> tuple[Any, ...]:
-        """Build one replica: its weights, both passes and its marks."""
-        tower = _tower()
-        made, _, state, marks = self.passed(tower, number, fed, [begin], scope=f"tower_{tower}/")
-        loss, *gradients = made
-        return loss, gradients, state, marks
 
     def read(self, place: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
         """Read a replica's own copies, or copy the server's variables to its device."""
@@ -179,22 +182,6 @@ class StrategyStep(GraphStep):
             with tf.device(device):
                 values.append(tf.identity(value))
         return values
-
-    def _totals(self, gradients: Sequence[Any]) -> list[Sequence[Tensor]]:
-        """Add up the replicas' gradients by the strategy. Return [variable][place]."""
-        pairs = list(zip(gradients, self._trained, strict=True))
-        sums = self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
-        return [self._strategy.experimental_local_results(one) for one in sums]
-
-    def _there(self, totals: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Return the time when all sums were on this host's devices.
-
-        If it is the only host, return the present time without waiting.
-        """
-        if self.hosts is None:
-            return clock([])
-        places = zip(zip(*totals, strict=True), self._devices, strict=True)
-        return clock([self.marks.arrived(own, device) for own, device in places])
 
     def _reduce(self, values: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Reduce by the strategy, as a `Reducer`, for the test of the sums."""
@@ -219,8 +206,11 @@ class StrategyStep(GraphStep):
         """
         name = _NAMES.get(self._asked.kind) or type(self._strategy).__name__.removesuffix("V1")
         nodes = (node for node in self.graph_nodes() if not node.name.startswith(SCOPE))
-        found = {(node.op, _hint(node)) for node in nodes if node.op in _COLLECTIVES}
-        ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in found))
+        reductions = set()
+        for node in nodes:
+            if node.op in _COLLECTIVES:
+                reductions.add((node.op, str(node.attr["communication_hint"].s.decode())))
+        ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in reductions))
         if self._asked.kind in ("central", "one-device"):
             what = "one set of variables"
         elif len(self.spec.devices) == 1:
@@ -231,10 +221,6 @@ class StrategyStep(GraphStep):
             by = _OPERATIONS.get(self._asked.reduction or "", "TensorFlow's choice")
             what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
         return f"Strategy {self.spec.strategy}: tf.distribute {name}, {what}, in gputopo's training loop."
-
-
-def _hint(node: Any) -> str:
-    return str(node.attr["communication_hint"].s.decode()) if "communication_hint" in node.attr else ""
 
 
 def _tower() -> int:

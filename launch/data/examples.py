@@ -22,15 +22,18 @@ def parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         LABEL: tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
         **{side: tf.io.VarLenFeature(tf.float32) for side in _SIDES},
     }
-    found = tf.io.parse_single_example(record, expected)
-    boxes = tf.stack([found[side].values for side in _SIDES], axis=1)  # ymin, xmin, ymax, xmax
-    return found[PICTURE], found[LABEL], boxes
+    fields = tf.io.parse_single_example(record, expected)
+    boxes = tf.stack([fields[side].values for side in _SIDES], axis=1)  # ymin, xmin, ymax, xmax
+    return fields[PICTURE], fields[LABEL], boxes
 
 
 def wrong_fields(record: bytes) -> str | int:
     """Return why a record is not an example with one label, or the label if nothing is wrong."""
-    fields = _fields(record)
-    if fields is None:
+    from google.protobuf.message import DecodeError
+
+    try:
+        fields = tf.train.Example.FromString(record).features.feature
+    except DecodeError:
         return "it is not an Example message"
     if PICTURE not in fields:
         names = sorted(fields)
@@ -54,10 +57,7 @@ def wrong_fields(record: bytes) -> str | int:
 
 
 def wrong_picture(record: bytes) -> str:
-    """Return why a record's image, or a crop that its boxes allow, cannot be decoded."""
-    fields = wrong_fields(record)
-    if isinstance(fields, str):
-        return fields
+    """Return why the image of an example, or a crop that its boxes allow, cannot be decoded."""
     encoded = tf.train.Example.FromString(record).features.feature[PICTURE].bytes_list.value[0]
     try:
         with tf.device("/CPU:0"):
@@ -65,15 +65,6 @@ def wrong_picture(record: bytes) -> str:
     except tf.errors.OpError:
         return "it has no image that can be decoded"
     return "its boxes are not within its image"
-
-
-def _fields(record: bytes) -> Any:
-    from google.protobuf.message import DecodeError
-
-    try:
-        return tf.train.Example.FromString(record).features.feature
-    except DecodeError:
-        return None
 
 
 def _values(feature: Any, kind: str) -> Any:

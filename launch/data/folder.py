@@ -1,18 +1,18 @@
 """Data folders: the data set and its files, and the damage that can be found without reading the data."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
+import numpy as np
 
 from gputopo.launch.data.cifar_files import CLASSES, RECORD_BYTES, bad_label
 from gputopo.launch.data.tfrecords import walk
 from gputopo.values.errors import InputError, UsageError
-from gputopo.workload import workloads
+from gputopo.workload import require_workload, workload_names
 
 DataName = Literal["imagenet", "cifar10"]
 Form = Literal["tfrecord", "binary", "python"]
@@ -52,19 +52,19 @@ class DataFolder:
         return self.files[subset]
 
 
-def find(folder: Path, name: str | None = None) -> DataFolder:
+def find_data(folder: Path, name: str | None = None) -> DataFolder:
     """Find the data set in a folder. `name`: the requested data set; None: any, imagenet if both are there.
 
     Raises InputError if the folder is missing or does not hold the requested data set.
     """
     listed = _listing(folder)
-    sets = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
+    sets = [data for data in (_imagenet(folder, listed), _cifar10(folder, listed)) if data is not None]
     if not sets:
-        inner = [folder / one for one in _INNER if one in listed and (folder / one).is_dir()]
-        sets = [found for path in inner if (found := _cifar10(path, _listing(path))) is not None]
+        inner = [folder / part for part in _INNER if part in listed and (folder / part).is_dir()]
+        sets = [data for path in inner if (data := _cifar10(path, _listing(path))) is not None]
     if not sets:
         raise _nothing(folder, listed, name)
-    fitting = [found for found in sets if name in (None, found.name)]
+    fitting = [data for data in sets if name in (None, data.name)]
     if not fitting:
         raise InputError(
             f"{folder} holds {sets[0].name}, not {name}",
@@ -101,7 +101,7 @@ def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
 
 def require_made_for(data: DataFolder, model: str) -> None:
     """Raise UsageError if a model of the catalogue is made for another data set."""
-    known = workloads.require(model).data_name if model in workloads.names() else None
+    known = require_workload(model).data_name if model in workload_names() else None
     if known is not None and known != data.name:
         raise UsageError(
             f"{model} is made for {known}, {data.folder} holds {data.name}",
@@ -114,14 +114,15 @@ def require_sound(data: DataFolder, subset: Subset) -> None:
 
     Checks lengths, and labels in CIFAR-10's binary version. The error is the same as when the record is read.
     """
-    damaged = check(data, subset)
+    for damage in check(data, subset):
+        raise bad_record(*damage)
     try:
-        if not damaged and data.form == "binary":
-            damaged = list(islice(_bad_labels(data.of(subset)), 1))
+        for file in data.of(subset) if data.form == "binary" else ():
+            labels = file.read_bytes()[::RECORD_BYTES]
+            for number in np.flatnonzero(np.frombuffer(labels, np.uint8) >= CLASSES):
+                raise bad_record(file, int(number), bad_label(labels[number]))
     except OSError as error:
         raise _unreadable(data.folder, error) from error
-    for path, record, why in damaged:
-        raise bad_record(path, record, why)
 
 
 def bad_record(path: Path, record: int, why: str) -> InputError:
@@ -130,14 +131,6 @@ def bad_record(path: Path, record: int, why: str) -> InputError:
         f"{path}, record {record}: {why}",
         "download the file again, or skip such records with --bad-records skip",
     )
-
-
-def _bad_labels(files: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
-    for file in files:
-        labels = file.read_bytes()[::RECORD_BYTES]
-        if max(labels) >= CLASSES:
-            number = next(number for number, label in enumerate(labels) if label >= CLASSES)
-            yield file, number, bad_label(labels[number])
 
 
 def count(data: DataFolder, subset: Subset) -> int | None:
@@ -168,15 +161,15 @@ def _listing(folder: Path) -> list[str]:
 
 
 def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
-    matches = [found for found in map(_SHARD.fullmatch, listed) if found]
+    matches = [shard for shard in map(_SHARD.fullmatch, listed) if shard]
     if not matches:
         return None
     files: dict[Subset, tuple[Path, ...]] = {"train": (), "validation": ()}
     notices = []
     for subset in files:
-        matched = [found for found in matches if found[1] == subset]
-        files[subset] = tuple(folder / found[0] for found in matched)
-        totals = sorted({int(found[3]) for found in matched})
+        matched = [shard for shard in matches if shard[1] == subset]
+        files[subset] = tuple(folder / shard[0] for shard in matched)
+        totals = sorted({int(shard[3]) for shard in matched})
         if len(totals) > 1:
             sets = " and ".join(f"-of-{total:05d}" for total in totals)
             notices.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")
@@ -210,10 +203,10 @@ def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
 def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputError:
     if not listed:
         return InputError(f"{folder} is empty", _MAKE)
-    packed = next((one for one in listed if one.endswith(_ARCHIVES)), None)
+    packed = next((name for name in listed if name.endswith(_ARCHIVES)), None)
     if packed is not None:
         return InputError(f"{folder} holds no data set but {packed}", f"unpack it there: tar xf {packed}")
-    if any(one.startswith("cifar-100") for one in (folder.name, *listed)):
+    if any(entry.startswith("cifar-100") for entry in (folder.name, *listed)):
         return InputError(
             f"{folder} holds CIFAR-100, which no model of gputopo supports", f"get CIFAR-10; {_MAKE}"
         )
@@ -247,7 +240,7 @@ class Listing(msgspec.Struct, frozen=True):
 def listed(path: Path | str, name: str, subset: Subset) -> Listing:
     """List the files of a data set's subset in a folder on this host."""
     try:
-        files = find(Path(path), name).of(subset)
+        files = find_data(Path(path), name).of(subset)
         return Listing({file.name: file.stat().st_size for file in files})
     except InputError as error:
         return Listing({}, error.what)
@@ -257,16 +250,11 @@ def listed(path: Path | str, name: str, subset: Subset) -> Listing:
 
 def require_same(path: Path, subset: Subset, own: Listing, others: Mapping[str, Listing]) -> None:
     """Raise InputError if a host's files differ from rank 0's (`own`). `others`: by a text for each host."""
-    found = {
-        host: what
-        for host, there in others.items()
-        if (what := _difference(path, subset, own, there, host)) is not None
-    }
-    if not found:
-        return
-    (_, what), *rest = found.items()
-    also = f"; the same on {', '.join(host for host, _ in rest)}" if rest else ""
-    raise InputError(f"{what}{also}", _HINT)
+    differences = {host: _difference(path, subset, own, there, host) for host, there in others.items()}
+    hosts = [host for host, difference in differences.items() if difference is not None]
+    if hosts:
+        also = f"; the same on {', '.join(hosts[1:])}" if hosts[1:] else ""
+        raise InputError(f"{differences[hosts[0]]}{also}", _HINT)
 
 
 def _difference(path: Path, subset: Subset, own: Listing, there: Listing, host: str) -> str | None:

@@ -52,7 +52,7 @@ class Written:
     bytes: int
 
 
-def make(folder: Path, request: DataRequest) -> Written:
+def make_data(folder: Path, request: DataRequest) -> Written:
     """Write a data folder, which must be new or empty.
 
     Raises InputError if it is not empty, DiskError if it cannot be written, and HardwareError without
@@ -73,7 +73,7 @@ def make(folder: Path, request: DataRequest) -> Written:
             raise InputError(f"{folder} already exists", "use a new folder, or remove it first")
         # Do not replace an empty folder: it may be a mount point, a link, or the shell's working folder.
         beside = folder if there else folder.parent
-        new = [one for one in (beside, *beside.parents) if not one.exists()]
+        new = [path for path in (beside, *beside.parents) if not path.exists()]
         beside.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=beside))
         try:
@@ -90,9 +90,9 @@ def make(folder: Path, request: DataRequest) -> Written:
                 unfinished.rename(folder)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
-            for one in new:
+            for path in new:
                 with contextlib.suppress(OSError):  # another program wrote into it
-                    one.rmdir()
+                    path.rmdir()
             raise
     except OSError as error:
         raise DiskError(
@@ -121,15 +121,13 @@ def drawn(number: int, *, classes: int, side: int, seed: int) -> tuple[Pixels, i
 
 def stretched(coarse: Any, height: int, width: int) -> Any:
     """Resize [h, w, 3] to [height, width, 3] by linear interpolation."""
-    down = np.linspace(0, coarse.shape[0] - 1, height)
-    across = np.linspace(0, coarse.shape[1] - 1, width)
-    top, left = np.floor(down).astype(int), np.floor(across).astype(int)
-    below = np.minimum(top + 1, coarse.shape[0] - 1)
-    right = np.minimum(left + 1, coarse.shape[1] - 1)
-    y, x = (down - top)[:, None, None], (across - left)[None, :, None]
-    upper = coarse[top][:, left] * (1 - x) + coarse[top][:, right] * x
-    lower = coarse[below][:, left] * (1 - x) + coarse[below][:, right] * x
-    return upper * (1 - y) + lower * y
+
+    def weights(size: int, cells: int) -> Any:  # [size, cells]
+        places = np.linspace(0, cells - 1, size)[:, None]
+        return np.maximum(1 - np.abs(places - np.arange(cells)), 0)
+
+    down, across = weights(height, coarse.shape[0]), weights(width, coarse.shape[1])
+    return np.einsum("yh,xw,hwc->yxc", down, across, coarse, optimize=True)
 
 
 def write_imagenet(

@@ -149,7 +149,7 @@ def resources_of(machine: "Machine | None", address: str | None) -> "Resources":
     from gputopo.launch.hosts.messages import Resources
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
     from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
-    from gputopo.probes.equipment import interface_of
+    from gputopo.probes import interface_of
 
     card = None if address is None else interface_of(address)
     return Resources(

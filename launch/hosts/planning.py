@@ -13,23 +13,28 @@ from typing import Protocol
 import msgspec
 
 from gputopo import planner
+from gputopo.launch.device_names import host_names, rank_of_place
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.site import Site
 from gputopo.launch.target import Target
-from gputopo.planner.how_many import doublings, how_many_of_hosts
-from gputopo.planner.joint import UNPREDICTED, gpus_of_hosts, places, with_steps
-from gputopo.planner.network import HostNetwork, SavedNetwork
-from gputopo.planner.request import Request, check_batch_size
+from gputopo.planner import (
+    HostNetwork,
+    Request,
+    SavedNetwork,
+    choice_of_hosts,
+    how_many_of_hosts,
+    with_predicted_steps,
+)
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.device_names import host_names, rank_of_place
 from gputopo.values.run.plan import (
     CPU_DEVICES,
     HOST_PS,
     SPREAD,
+    Candidate,
     HostGpus,
     HowMany,
 )
@@ -70,10 +75,9 @@ def plan_hosts(
     on_cpu = cpu or all(one.machine is None for one in hosts)
     count: HowMany | None = None
     if request.num_gpus == "auto":
-        check_batch_size(request)
         if not on_cpu:
-            numbers = doublings(sum(_usable(one, request) for one in hosts))
-            count = how_many_of_hosts(numbers, request.gain, partial(_trial, hosts, request, saved))
+            largest = sum(_usable(one, request) for one in hosts)
+            count = how_many_of_hosts(largest, request, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
     taking = [hosts[rank] for rank in requests]
@@ -89,7 +93,9 @@ def plan_hosts(
         if (found.plan.choice.ps_device or "").startswith(HOST_PS):
             rank_of_place(found.plan.choice.ps_device or "", len(targets))
         if found.backend == "gpu":
-            plan = with_steps(found.plan, [one.plan for one in targets], _networks(taking), request, saved)
+            plan = with_predicted_steps(
+                found.plan, [one.plan for one in targets], _networks(taking), request, saved
+            )
             found = replace(found, plan=plan)
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
@@ -170,17 +176,14 @@ def target_alone(
     return replace(found, memory_bytes=host.resources.memory_bytes)
 
 
-def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
-    """Return the predicted images/sec of `count` GPUs of all hosts, or why there is no prediction."""
+def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> Candidate:
+    """Return the choice for `count` GPUs of all hosts."""
 
     def own(request: Request, *, cpu: bool) -> Target:
         return target_alone(hosts[0], request, cpu=cpu)
 
     sized = msgspec.structs.replace(request, num_gpus=count, gain=None)
-    choice = plan_hosts(hosts, sized, own, saved=saved).target.plan.choice
-    if choice.images_per_sec is not None:
-        return choice.images_per_sec
-    return next((one for one in choice.reasons if one.startswith(UNPREDICTED)), UNPREDICTED)
+    return plan_hosts(hosts, sized, own, saved=saved).target.plan.choice
 
 
 def _usable(host: Joining, request: Request) -> int:
@@ -264,19 +267,10 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
             "remove the hosts without GPUs, or train on the CPUs of all of them with --cpu",
         )
     lead, *others = targets
-    counts = [one.counted for one in targets]
     names = host_names([server.host for server in servers])
-    choices = [one.plan.choice for one in targets]
-    even = len(set(counts)) == 1
-    shares = f"{counts[0]} of each" if even else f"unequal, {min(counts)} to {max(counts)} of each"
-    choice = places(request, lead.plan.choice.gpus, max(counts))[0]
-    choice = msgspec.structs.replace(
-        choice,
-        reasons=(
-            f"{sum(counts)} devices of {len(counts)} hosts: {shares}",
-            *gpus_of_hosts(names, choices),
-        ),
-        hosts=tuple(
+    choice = choice_of_hosts(
+        request,
+        tuple(
             HostGpus(host=name, gpus=one.plan.choice.gpus, devices=one.counted)
             for name, one in zip(names, targets, strict=True)
         ),

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.launch.hosts.messages import Joining
-from gputopo.planner import Request
-from gputopo.planner.network import SavedNetwork
+from gputopo.planner import Request, SavedNetwork
 from gputopo.report import to_stderr
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import GputopoError
@@ -17,12 +16,12 @@ def network_of_file(found: Bandwidth, name: str) -> SavedNetwork:
 
 def saved_network(hosts: Sequence[Joining], request: Request) -> SavedNetwork | None:
     """Return the saved measurement of the network between these hosts; its use is printed to stderr."""
-    from gputopo.runs import history
+    from gputopo.runs import BoxHistory
 
     if request.no_history:
         return None
     try:
-        saved = history.latest_network(history.history_file(), {one.name for one in hosts})
+        saved = BoxHistory().latest_network({one.name for one in hosts})
     except GputopoError as error:
         to_stderr(f"gputopo: planned without the measured network: {error.what}\n")
         return None

@@ -62,7 +62,7 @@ class HostOfRun:
     @cached_property
     def alike(self) -> dict[str, Any]:
         """Options and versions that must be the same on all hosts, as JSON decodes them."""
-        from gputopo.probes.tensorflow_install import read_tensorflow
+        from gputopo.probes import read_tensorflow
 
         # The number of hosts can come from any source, so it is compared by value.
         options = {**self.asked, "num_hosts": self.allocation.size}
@@ -261,7 +261,7 @@ def _served(
     """Serve until the run is over, and return its end. Raises GputopoError if this host cannot serve."""
     from gputopo.launch.jobs.serving import own_spec, serve
     from gputopo.launch.spec.env import allowed, worker_env
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     indices = [device.gpu for device in spec.devices if device.rank == start.place and device.gpu is not None]

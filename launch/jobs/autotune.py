@@ -13,24 +13,14 @@ from gputopo.launch.checks import runnable
 from gputopo.launch.job import Job
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
+from gputopo.launch.jobs.race import contenders
 from gputopo.launch.jobs.trials import Trial, trial, trial_of, tune
 from gputopo.launch.plans import EXPLAINS
 from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.target import Target
-from gputopo.planner import Request
-from gputopo.planner.autotune import contenders
-from gputopo.planner.choose import plan_environment
-from gputopo.planner.explained import require_prediction
-from gputopo.planner.selection import LISTED
-from gputopo.report import (
-    autotune_document,
-    autotune_note,
-    autotune_run_line,
-    document_text,
-    note,
-    to_stderr,
-)
+from gputopo.planner import LISTED, Request, plan_environment, require_prediction
+from gputopo.report import autotune_document, autotune_note, autotune_run_line, document_text, note, to_stderr
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun

@@ -9,13 +9,13 @@ from gputopo.values.errors import GputopoError
 if TYPE_CHECKING:
     from gputopo.launch.target import Target
     from gputopo.planner import Request
-    from gputopo.prediction.one_gpu_speeds import Figure
+    from gputopo.prediction import Figure
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
     from gputopo.values.run.result import Result
     from gputopo.values.run.spec import RunSpec
     from gputopo.values.run.verdict import Known
-    from gputopo.workload.workloads import Workload
+    from gputopo.workload import Workload
 
 
 class Before(NamedTuple):
@@ -29,47 +29,36 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     """Return what the latest runs show for a request; empty if none can be used or nothing is predicted."""
     if request.no_history or request.model is None or not request.predicts or not machine.gpus:
         return Before()
-    from gputopo.runs import history
+    from gputopo import runs
 
-    past = [*history.past(history.history_file(), with_short=True)]
+    past = [*runs.BoxHistory().past(with_short=True)]
     if not past:
         return Before()
-    from gputopo.prediction.one_gpu_speeds import past_speeds
-    from gputopo.runs.past_runs import figures_by_marks, learned, past_run
-    from gputopo.topology.same_machine import fingerprint
-
-    speeds, key = past_speeds(one.result for one in past), fingerprint(machine)
-    of_machine = (one.result for one in past if one.fingerprint == key)
-    here = [run for result in of_machine if (run := past_run(result)) is not None]
-    changed = learned(machine, here, speeds, _workload_of)
-    if request.single_gpu_images_per_sec:
-        return Before((), changed)
-    return Before((*speeds, *figures_by_marks(machine, here)), changed)
+    speeds, learned = runs.measured_before(machine, past, _workload_of)
+    return Before(() if request.single_gpu_images_per_sec else speeds, learned)
 
 
 def past_of(target: "Target") -> "list[Result]":
     """Return the latest runs on a target's machine, latest first; with other hosts if the target has them."""
-    from gputopo.runs.history import history_file, past
+    from gputopo.runs import BoxHistory
 
     machine = _box(target)
     if machine is None:
         return []
-    found = past(history_file(), machine, of_hosts=bool(target.others), with_short=True)
+    found = BoxHistory().past(machine, of_hosts=bool(target.others), with_short=True)
     return [one.result for one in found]
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":
     """Return the values that a run is judged by; None for a rehearsal."""
-    from gputopo.runs.known import known_before, known_of_hosts
+    from gputopo.runs import known_before
 
     machine = _box(target)
     if machine is None:
         return None
     if target.others:
-        machines = [one.machine for one in (target, *target.others)]
-        return known_of_hosts(spec, spec.devices, spec.batches, machines, target.plan, past)
-    costs = _workload_of(spec.model)
-    return known_before(spec, spec.devices, spec.batches, machine, target.plan, past, costs)
+        return known_before(spec, [one.machine for one in (target, *target.others)], target.plan, past)
+    return known_before(spec, [machine], target.plan, past, _workload_of(spec.model))
 
 
 def _box(target: "Target") -> "Machine | None":

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.launch.locks import try_lock
-from gputopo.planner.available import hidden_gpus, require_unclaimed
+from gputopo.planner import hidden_gpus, require_unclaimed
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Gpu, Machine
 

@@ -22,11 +22,10 @@ import msgspec
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.runs.history import history_file
+from gputopo.runs import data_folder
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
-from gputopo.workload import workloads
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload, require_workload, workload_names
 
 # TensorFlow loads within seconds, from a cold disk within a minute; the largest Keras models take as long to
 # build.
@@ -66,7 +65,7 @@ def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Worklo
     """
     asked = model_names.read(name)
     if asked.kind == "network":
-        return workloads.require(asked.attribute)
+        return require_workload(asked.attribute)
     file = _file(asked, environ)
     try:
         return schema.decode(file.read_bytes(), _Costs, origin=str(file)).workload
@@ -76,7 +75,7 @@ def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Worklo
 
 def models_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of stored costs: `$GPUTOPO_HOME/models`, else in the user's data folder."""
-    return history_file(environ).parent / "models"
+    return data_folder(environ) / "models"
 
 
 def content_of(asked: ModelName) -> str:
@@ -121,10 +120,9 @@ def _built(name: str) -> Workload:
     """Build a model in a child."""
 
     def count() -> Workload:
-        from gputopo.launch.models.keras_building import build_keras
-        from gputopo.launch.models.keras_costs import costs_of
+        from gputopo.launch.models import build_keras, count_costs
 
-        return costs_of(build_keras(model_names.read(name), None), name)
+        return count_costs(build_keras(model_names.read(name), None), name)
 
     answer = _answer_of(count)
     if answer.workload is None:
@@ -194,11 +192,10 @@ def is_built(model: object) -> bool:
 
 def cost_of(model: Any) -> "Workload | int":
     """Return the costs of a Keras model, or its number of parameters if its steps cannot be traced."""
-    from gputopo.launch.models.keras_building import KerasModel
-    from gputopo.launch.models.keras_costs import costs_of
+    from gputopo.launch.models import KerasModel, count_costs
 
     try:
-        return costs_of(KerasModel(model, name=OWN), OWN)
+        return count_costs(KerasModel(model, name=OWN), OWN)
     except GputopoError:
         return sum(math.prod(map(int, one.shape)) for one in model.trainable_weights)
 
@@ -274,7 +271,7 @@ def _nearest(parameters: int) -> Sized:
             f"{parameters} is not a number of parameters",
             "give the number from model.count_params(), 1 or more",
         )
-    known = [workloads.require(name) for name in workloads.names()]
+    known = [require_workload(name) for name in workload_names()]
     near = min(known, key=lambda one: abs(math.log(one.parameters / parameters)))
     says = f"{parameters:,} parameters: planned as {near.name} with {near.parameters:,}"
     return Sized(near.name, None, says)

@@ -6,23 +6,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures.bandwidth import nccl_tests, network
-from gputopo.copies.network import (
+from gputopo.captures import read_program
+from gputopo.launch.jobs.network_tools import (
     ALL_LIMIT_S,
     ALL_REDUCE,
-    AT_ONCE,
     HINTS,
-    NCCL_TESTS,
     PAIR_LIMIT_S,
     PORTS,
-    RDMA,
     SECONDS,
     START_S,
     Command,
     Ends,
     NetworkHost,
-    Tool,
-    ToolChoice,
     choose,
     failure,
     method,
@@ -31,7 +26,16 @@ from gputopo.copies.network import (
     rounds,
     transfer,
 )
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import (
+    ALL_HOSTS_AT_ONCE,
+    NCCL_TESTS,
+    Bandwidth,
+    Failure,
+    NetworkTool,
+    NetworkToolChoice,
+    NotMeasured,
+    Sample,
+)
 from gputopo.values.errors import HardwareError, InputError
 
 # A host that failed with this many partners is skipped. Not measured.
@@ -56,7 +60,7 @@ Run = Callable[[Sequence[Command], float], Sequence[Ended]]
 def measure(
     hosts: Sequence[NetworkHost],
     level: str,
-    asked: ToolChoice,
+    asked: NetworkToolChoice,
     run: Run,
     environ: Mapping[str, str],
     note: Callable[[str], None],
@@ -66,67 +70,67 @@ def measure(
     `note`: prints a line. Raises HardwareError if there is no such tool, or it measures nothing.
     """
     tool, passed_over = choose(asked, hosts)
-    seconds, of_pairs, is_nccl = SECONDS[level], rounds(tool, len(hosts)), tool == NCCL_TESTS
+    seconds, all_rounds, is_nccl = SECONDS[level], rounds(tool, len(hosts)), tool == NCCL_TESTS
     each_s = PAIR_LIMIT_S if is_nccl else seconds + 2
-    duration = f"{'at most' if is_nccl else 'about'} {len(of_pairs) * each_s:.0f} s"
+    duration = f"{'at most' if is_nccl else 'about'} {len(all_rounds) * each_s:.0f} s"
     note(f"measuring between {len(hosts)} hosts by {tool}: {duration}")
 
     def transfers(tried: Sequence[Ends]) -> list[Sample | str]:
-        each = [
-            transfer(tool, hosts, ends, seconds, port, environ)
-            for ends, port in zip(tried, random.sample(PORTS, len(tried)), strict=True)
-        ]
-        limit_s = PAIR_LIMIT_S if is_nccl else seconds + START_S
-        ended = run([command for commands in each for command in commands], limit_s)
-        return [read(tool, one) for one in ended[:: len(each[0])]] if each else []
+        commands: list[Command] = []
+        for ends, port in zip(tried, random.sample(PORTS, len(tried)), strict=True):
+            commands += transfer(tool, hosts, ends, seconds, port, environ)
+        ended = run(commands, PAIR_LIMIT_S if is_nccl else seconds + START_S)
+        return [read(tool, client) for client in ended[:: 1 if is_nccl else 2]]  # the others are servers
 
-    samples, failures = _pairs(tool, hosts, of_pairs, transfers)
+    samples, failures = _pairs(tool, hosts, all_rounds, transfers)
     if not samples:
-        one = failures[0]
-        why = f"{one.source.host} to {one.destination.host}: {one.says}"
+        first = failures[0]
+        why = f"{first.source.host} to {first.destination.host}: {first.says}"
         raise HardwareError(
             f"{tool} measured nothing between these hosts: {why}",
             f"{HINTS[tool]}; or use another tool: --network-tool",
         )
     how = method(tool, hosts, samples)
-    found = Bandwidth(
+    bandwidth = Bandwidth(
         source="live",
         samples=tuple(samples),
         failures=tuple(failures),
         notes=(f"{how}; {passed_over}" if passed_over else how,),
     )
-    return _with_all_reduce(found, hosts, seconds, run, environ) if is_nccl and not failures else found
+    if not is_nccl or failures:
+        return bandwidth
+    return _with_all_reduce(bandwidth, hosts, seconds, run, environ)
 
 
 def _pairs(
-    tool: Tool,
+    tool: NetworkTool,
     hosts: Sequence[NetworkHost],
-    of_pairs: Sequence[Sequence[Ends]],
+    all_rounds: Sequence[Sequence[Ends]],
     transfers: Callable[[Sequence[Ends]], Sequence[Sample | str]],
 ) -> tuple[list[Sample], list[Failure]]:
     """Measure round by round. The last round, with all hosts at once, runs only if no pair has failed."""
     samples: list[Sample] = []
     failures: list[Failure] = []
     failed: dict[int, set[int]] = {rank: set() for rank in range(len(hosts))}  # partners with which it failed
-    for ends_of_round in of_pairs:
+    for ends_of_round in all_rounds:
         is_at_once = len(ends_of_round) == len(hosts) > 2
         if is_at_once and failures:
             break
         tried = [ends for ends in ends_of_round if all(len(failed[rank]) < _MAX_FAILED for rank in ends)]
-        for ends, one in zip(tried, transfers(tried), strict=True):
-            if isinstance(one, str):
-                failures.append(failure(hosts, ends, one))
+        for ends, result in zip(tried, transfers(tried), strict=True):
+            if isinstance(result, str):
+                failures.append(failure(hosts, ends, result))
                 failed[ends[0]].add(ends[1])
                 failed[ends[1]].add(ends[0])
             else:
-                one = replace(one, group=AT_ONCE if is_at_once else None)
-                samples += placed(tool, hosts, ends, one)
+                result = replace(result, group=ALL_HOSTS_AT_ONCE if is_at_once else None)
+                samples += placed(tool, hosts, ends, result)
         failures += [failure(hosts, ends, _SKIPPED) for ends in ends_of_round if ends not in tried]
     return samples, failures
 
 
 def _with_all_reduce(
-    found: Bandwidth, hosts: Sequence[NetworkHost], seconds: int, run: Run, environ: Mapping[str, str]
+    pairs: Bandwidth, hosts: Sequence[NetworkHost], seconds: int, run: Run, environ: Mapping[str, str]
 ) -> Bandwidth:
     """Add the result of an all-reduce over all GPUs of all hosts, or why there is none."""
     gpus = [(host.address, host.gpus) for host in hosts]
@@ -138,19 +142,19 @@ def _with_all_reduce(
         more = _of_nccl_tests(ended, ALL_REDUCE, ranks=ranks, hosts=len(gpus))
     if isinstance(more, Bandwidth):
         # Wrong data is a finding. After any other failure, the all-reduce is reported as not measured.
-        more = next((one.says for one in more.failures if one.reason != "WRONG_DATA"), more)
+        more = next((failed.says for failed in more.failures if failed.reason != "WRONG_DATA"), more)
     if isinstance(more, str):
         lacking = NotMeasured(what=f"all-reduce over all {ranks} GPUs", reason=more)
-        return replace(found, not_measured=(*found.not_measured, lacking))
+        return replace(pairs, not_measured=(*pairs.not_measured, lacking))
     return replace(
-        found,
-        samples=(*found.samples, *more.samples),
-        failures=(*found.failures, *more.failures),
-        notes=(*found.notes, *more.notes),
+        pairs,
+        samples=(*pairs.samples, *more.samples),
+        failures=(*pairs.failures, *more.failures),
+        notes=(*pairs.notes, *more.notes),
     )
 
 
-def read(tool: Tool, ended: Ended) -> Sample | str:
+def read(tool: NetworkTool, ended: Ended) -> Sample | str:
     """Return what a program measured for a transfer, or why it did not."""
     if tool == NCCL_TESTS:
         of_pair = _of_nccl_tests(ended, "sendrecv_perf", ranks=2, hosts=2)
@@ -163,14 +167,13 @@ def read(tool: Tool, ended: Ended) -> Sample | str:
     if ended.why is not None:
         return f"{tool} {ended.why}"
     try:
-        read_text = network.read_perftest(ended.text, origin=tool).machine if tool == RDMA else None
-        found = (read_text or network.parse(ended.text, origin=tool)).bandwidth
+        bandwidth = read_program(tool, ended.text, origin=tool).machine.bandwidth
     except InputError:
-        found = None
-    if found is not None and found.failures:
-        return found.failures[0].says
-    if ended.code == 0 and found is not None and found.samples:
-        return found.samples[-1]
+        bandwidth = None
+    if bandwidth is not None and bandwidth.failures:
+        return bandwidth.failures[0].says
+    if ended.code == 0 and bandwidth is not None and bandwidth.samples:
+        return bandwidth.samples[-1]
     last = _shown((ended.text.strip().splitlines() or [""])[-1])
     how = f"{tool} printed no result" if ended.code == 0 else f"{tool} ended with exit code {ended.code}"
     return f"{how}: {last}" if last else how
@@ -184,23 +187,24 @@ def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Ban
     if ended.why is not None:
         return f"mpirun {ended.why}"
     try:
-        read = nccl_tests.read(ended.text, origin=program)
+        parsed = read_program(NCCL_TESTS, ended.text, origin=program)
     except InputError as error:
         return error.what
-    bandwidth = read.machine.bandwidth
+    bandwidth = parsed.machine.bandwidth
     assert bandwidth is not None, "a reader of bandwidths"
     samples = sorted(
-        (one for one in bandwidth.samples if one.bus_gb_per_s is not None), key=lambda one: bool(one.in_place)
+        (sample for sample in bandwidth.samples if sample.bus_gb_per_s is not None),
+        key=lambda sample: bool(sample.in_place),
     )
-    if any(one.ranks == 1 for one in samples):
+    if any(sample.ranks == 1 for sample in samples):
         return f"{program} ran as {ranks} single processes: it was built without MPI=1"
     if bandwidth.failures:
         return bandwidth
     if ended.code != 0 or not samples or not samples[0].median_gb_per_s:
         lines = enumerate(ended.text.splitlines(), 1)
-        others = (line.strip() for number, line in lines if number not in read.understood)
+        others = (line.strip() for number, line in lines if number not in parsed.understood)
         words = next(
-            (one for one in others if one.strip("-=*") and not one.startswith(("#", "Warning:"))), ""
+            (line for line in others if line.strip("-=*") and not line.startswith(("#", "Warning:"))), ""
         )
         how = (
             f"{program} printed no result" if ended.code == 0 else f"mpirun ended with exit code {ended.code}"

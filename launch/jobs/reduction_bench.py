@@ -33,8 +33,8 @@ from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import START_S, HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
-from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
-from gputopo.topology.hops import Groups
+from gputopo.planner import MAX_CPU_DEVICES
+from gputopo.topology import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
@@ -42,7 +42,7 @@ from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.values.run.plan import CPU_DEVICES
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload
 
 METHODS = (*NAMES, "ring#2", "psgpu#2")
 REPEATS = 10
@@ -274,7 +274,7 @@ def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
 
 
 def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSpec:
-    name = workload.require(model).name
+    name = require_workload(model).name
     if gpus is not None and len(set(gpus)) != len(gpus):
         raise UsageError(f"--gpus {','.join(map(str, gpus))} lists a GPU twice", "list each once")
     count = cpu_devices if gpus is None else len(gpus)

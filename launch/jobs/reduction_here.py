@@ -6,10 +6,9 @@ import time
 from gputopo.findings import driver_broken, support_of
 from gputopo.launch.jobs import reduction_bench
 from gputopo.launch.site import gpus_without_tensorflow
-from gputopo.planner import hidden_gpus
-from gputopo.planner.choose import plan_environment
+from gputopo.planner import hidden_gpus, plan_environment
 from gputopo.report import to_stderr
-from gputopo.topology.hops import reduction_groups
+from gputopo.topology import reduction_groups
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
-from gputopo.values.run.spec import RunSpec
+from gputopo.values.run.spec import Exchange, RunSpec
 
 if TYPE_CHECKING:
-    from gputopo.launch.models.model import Model
+    from gputopo.launch.models import Model
 
 
 class ReductionJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,17 +70,14 @@ def _refusal(job: ReductionJob, emit: Emit) -> tuple[str, str] | None:
         return REFUSED_FOR_ALL, f"TensorFlow cannot be imported: {error}"
     import psutil
 
-    from gputopo.launch.models import models
-    from gputopo.launch.models.model import parameter_count
-    from gputopo.launch.train.op_errors import first_line
-    from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.placement.timing import WrongSumError
+    from gputopo.launch.models import build_model, parameter_count
+    from gputopo.launch.train import WrongSumError, first_line, require_device, set_up_devices
 
     try:
-        devices.set_up(job.run)
+        set_up_devices(job.run)
         for device in job.run.devices:
-            devices.require(device.device)
-        model = models.build(job.run.model)
+            require_device(device.device)
+        model = build_model(job.run.model)
         free = psutil.virtual_memory().available
         require_memory(4 * parameter_count(model), job, free=free)
     except GputopoError as error:
@@ -117,19 +113,12 @@ def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
 
     Raises WrongSumError, and any error that TensorFlow raises.
     """
-    from gputopo.launch.train.placement.algorithms import self_test
-    from gputopo.launch.train.placement.methods import ALGORITHMS
-    from gputopo.launch.train.placement.timing import Bench, WrongSumError
+    from gputopo.launch.train import Bench, tested_reducer
 
     devices = [device.device for device in job.run.devices]
     _begin(emit, "the self-test")
     began = time.perf_counter()
-    algorithm, options = options_of(parse(job.method), job.groups)
-    reducer = ALGORITHMS[algorithm](devices, **options)
-    try:
-        self_test(reducer, job.method, devices)
-    except HardwareError as error:
-        raise WrongSumError(error.what, error.hint) from error
+    reducer = tested_reducer(job.method, devices, Exchange(groups=job.groups))
     bench = Bench([variable.shape for variable in model.variables], devices)
     emit(
         ModelBuilt(

@@ -26,7 +26,7 @@ from gputopo.launch.supervise.sampling import EventSource, RunSampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.run.batches import BatchSize, as_typed, batch_words, halved
+from gputopo.values.run.batches import BatchSize, as_typed, batch_words
 from gputopo.values.run.events import (
     BatchTried,
     Event,
@@ -290,3 +290,8 @@ def _restart(
             )
             saved.begin_again()
             running.run(rest, partial(job.command, file), record, job.folder.log, sources)
+
+
+def halved(batch: BatchSize) -> BatchSize:
+    """Return half of each batch, rounded down, at least 1."""
+    return tuple(max(1, one // 2) for one in batch) if isinstance(batch, tuple) else max(1, batch // 2)

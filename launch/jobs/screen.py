@@ -1,14 +1,14 @@
 """The short runs of a screen: each device by itself in alternating order, then all together, then pairs."""
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
+from gputopo.launch.jobs.budget import TimeBudget
+from gputopo.launch.jobs.screen_order import Stage, alone_order, stages
 from gputopo.launch.jobs.trials import (
     Display,
     Trial,
@@ -20,15 +20,11 @@ from gputopo.launch.jobs.trials import (
 )
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
-from gputopo.runs.devices import SAMPLED
-from gputopo.runs.screen import OF_GPU, OF_HOST
-from gputopo.runs.screen_order import Stage, alone_order, stages
-from gputopo.runs.verdict.sampled import Facts
+from gputopo.runs import RunReadings
 from gputopo.values.machine import Machine
-from gputopo.values.run.budget import TimeBudget
-from gputopo.values.run.events import Event, Sample, Step
-from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.several_runs import SCREEN_RUNS, GpuReading, InRun, Kind, ScreenRun
+from gputopo.values.run.events import Event
+from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import SCREEN_RUNS, InRun, Kind, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
 QUICK_S = 120.0  # for all runs of --quick
@@ -92,9 +88,9 @@ def measure(
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
     """Run the cells; return the runs, a signal's exit code (0: none), and whether all ran.
 
-    The order is that of `gputopo.runs.screen`. `budget_s`: limit in seconds. A cell that fails is not run
-    again. If devices failed by themselves, a cell of several devices is run with `without(cell, numbers)`,
-    which has the other devices, if that returns a cell. `on_run`: gets each run, and all runs so far.
+    The order is that of `screen_order`. `budget_s`: limit in seconds. A cell that fails is not run again. If
+    devices failed by themselves, a cell of several devices is run with `without(cell, numbers)`, which has
+    the other devices, if that returns a cell. `on_run`: gets each run, and all runs so far.
     `display`: shows a run while it lasts.
     """
     ran: list[ScreenRun] = []
@@ -155,19 +151,12 @@ def _run(
     """Return what one run measured, or why it failed. Raises StoppedError if a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
     path = folder / SCREEN_RUNS / name
-    facts = Facts(cell.trial.spec.devices)
-
-    def note(event: Event) -> None:
-        if isinstance(event, Sample):
-            facts.add(event)
-        elif isinstance(event, Step):
-            facts.end_step(event, counted=not event.warmup)
-
+    readings = RunReadings(cell.trial.spec.devices)
     gpus = [device.gpu for device in cell.trial.spec.devices if device.gpu is not None]
     with open_sampler(gpus if cell.trial.spec.backend == "gpu" else ()) as sampler, display() as show:
 
         def on_event(event: Event) -> None:
-            note(event)
+            readings.add(event)
             show(event)
 
         result = run_trial(cell.trial, path, machine, sampler=sampler, on_event=on_event)
@@ -178,7 +167,7 @@ def _run(
         round=number,
         mode=mode_ran(cell.trial, result),
         folder=f"{SCREEN_RUNS}/{name}",
-        devices=tuple(_devices(cell, result, facts)),
+        devices=tuple(_devices(cell, result, readings)),
         images_per_sec=None if speed is None else speed.images_per_sec,
         noise=None if speed is None else speed.noise,
         failure=failure,
@@ -186,7 +175,7 @@ def _run(
     )
 
 
-def _devices(cell: ScreenCell, result: Result, facts: Facts) -> Iterator[InRun]:
+def _devices(cell: ScreenCell, result: Result, readings: RunReadings) -> Iterator[InRun]:
     rows = {row.device.tower: row for row in result.devices}
     alone = result.throughput.median if len(cell.numbers) == 1 and result.throughput is not None else None
     for tower, number in enumerate(cell.numbers):
@@ -197,25 +186,6 @@ def _devices(cell: ScreenCell, result: Result, facts: Facts) -> Iterator[InRun]:
         yield InRun(
             number=number,
             images_per_sec=alone or row.images_per_sec,
-            reading=_reading(row, facts),
+            reading=readings.of_device(row),
             verdict=row.verdict if len(cell.numbers) > 1 else None,
         )
-
-
-def _reading(row: DeviceResult, facts: Facts) -> GpuReading:
-    tower = row.device.tower
-    means = {name: _mean(facts.of_gpu(tower, which)) for which, name in OF_GPU.items()}
-    means |= {name: _mean(facts.of_host(tower, which)) for which, name in OF_HOST.items()}
-    medians = {name: getattr(row, name) for name in SAMPLED}
-    busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
-    return GpuReading(
-        graphics_percent=row.graphics_percent,
-        memory_percent=row.memory_percent,
-        weights_share=row.weights_ms / busy_ms if row.weights_ms is not None and busy_ms > 0 else None,
-        **{**means, **medians},
-    )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else None

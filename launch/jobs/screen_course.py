@@ -20,9 +20,8 @@ from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
-from gputopo.runs.screen import device_rows
-from gputopo.topology.identities import without_identities
-from gputopo.topology.same_machine import fingerprint
+from gputopo.runs import device_rows
+from gputopo.topology import fingerprint, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError
 from gputopo.values.option import Given
@@ -121,7 +120,7 @@ def _screened(
     display: Display,
 ) -> tuple[Screen, int]:
     """Run the cells and store the screen; return it with the exit code of a signal."""
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     began, names = time.monotonic(), _names(chosen, cells)
     blank = _blank(chosen, cells[0].trial.spec, len(names), quick=quick)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.launch.jobs.screen import OpenSampler
 from gputopo.launch.jobs.trials import (
     Display,
@@ -22,7 +23,6 @@ from gputopo.launch.jobs.trials import (
 from gputopo.launch.supervise import signals
 from gputopo.values import schema
 from gputopo.values.machine import Machine
-from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import OTHER_CPU_SHARE
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell

@@ -14,14 +14,22 @@ from gputopo.launch.checks import require_runnable
 from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.sweep import DATA, FILE
+from gputopo.launch.jobs.sweep_seconds import predicted_s
 from gputopo.launch.jobs.trials import Trial, trial, trial_of
 from gputopo.launch.site import Site, why_cpu
 from gputopo.launch.target import Target
 from gputopo.planner import hidden_gpus
 from gputopo.report import note
-from gputopo.sweeps.course import predicted_s
-from gputopo.sweeps.expand import CellBox, differences, expand
-from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read
+from gputopo.sweeps import (
+    IMAGENET,
+    MADE,
+    PRESETS,
+    CellBox,
+    Matrix,
+    expand_matrix,
+    matrix_source,
+    parse_matrix,
+)
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.machine import Machine
@@ -201,7 +209,7 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
         raise UsageError(
             what, f"give a preset ({listed(PRESETS)}), a file with --matrix, or models: --model alexnet"
         )
-    origin, text = _source(options)
+    origin, text = matrix_source(options)
     asked = options.of_cells
     seed = asked.pop("seed", None)
     matrix = _matrix(text, origin, asked)
@@ -242,7 +250,7 @@ def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
             f"{folder} holds no sweep: {path.name}: {error.strerror}", "give the folder of a sweep"
         ) from error
     if options.preset is not None or options.matrix is not None or options.typed is not None:
-        origin, text = _source(options)
+        origin, text = matrix_source(options)
         if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
             raise InputError(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
@@ -278,7 +286,7 @@ def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) 
 
     `machine`: its fingerprint. Raises InputError if the cells of a resumed sweep are no longer the same.
     """
-    found = expand(matrix, box)
+    found = expand_matrix(matrix, box)
     if not blank.cells:
         return msgspec.structs.replace(
             blank,
@@ -293,7 +301,7 @@ def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) 
         raise InputError(
             "the sweep began on another machine", "start a new sweep: speeds of two machines cannot be mixed"
         )
-    new, gone = differences(blank.cells, found.cells)
+    new, gone = found.differences(blank.cells)
     if new or gone:
         raise InputError(
             f"the cells differ from those of the sweep: {new} are new, {gone} are gone",
@@ -315,24 +323,6 @@ def _says(blank: Sweep, box: CellBox, cells: Sequence[SweepCell]) -> tuple[str, 
     return tuple(says)
 
 
-def _source(options: SweepOptions) -> tuple[str, str]:
-    """Return the name and the text of a matrix. Raises InputError, UsageError."""
-    file = options.matrix
-    if (typed := options.typed) is not None:
-        return "command line", typed
-    if file is None:
-        assert options.preset is not None
-        return options.preset, preset_text(options.preset)
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            raise InputError(f"{file} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")
-        return file.name, file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}", "give a TOML file with --matrix") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text", "give a TOML file with --matrix") from error
-
-
 def _matrix(text: str, origin: str, asked: dict[str, Any]) -> Matrix:
-    found = read(text, known_options(), origin=origin, unfit=UNFIT)
+    found = parse_matrix(text, known_options(), origin=origin, unfit=UNFIT)
     return msgspec.structs.replace(found, order=asked.get("order", found.order))

@@ -35,11 +35,10 @@ from gputopo.launch.jobs.training import remember
 from gputopo.launch.jobs.trials import Display
 from gputopo.launch.locks import locked_folder
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.probes.host_load import HostReader
+from gputopo.probes import HostReader
 from gputopo.report import note
-from gputopo.sweeps.expand import ordered
-from gputopo.sweeps.matrix import Matrix
-from gputopo.topology.same_machine import fingerprint
+from gputopo.sweeps import Matrix
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.machine import Machine
@@ -145,7 +144,7 @@ def run_sweep(
     display: Display,
 ) -> tuple[Sweep, int]:
     """Run the cells; return the sweep and a signal's exit code (0: none). `on_cell`: gets each ended cell."""
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     pause = _pause(found, machine if found.backend == "gpu" else None)
 
@@ -153,7 +152,7 @@ def run_sweep(
         remember(result, folder / cell.folder, machine)
         on_cell(cell, now)
 
-    numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
+    numbers = [cell.number for cell in matrix.ordered(found.cells, found.seed)]
     schema.write(folder / FILE, found)
     _make_data(found, folder)
     return sweep.run_cells(
@@ -172,7 +171,7 @@ def run_sweep(
 
 def _pause(found: Sweep, machine: Machine | None) -> Pause:
     """Return the wait before each cell, which also measures GPU temperatures and the load of the host."""
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     gpus = [] if machine is None else [gpu.index for gpu in machine.gpus if not gpu.lost]
 

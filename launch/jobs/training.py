@@ -20,12 +20,7 @@ from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
 from gputopo.report import note
-from gputopo.runs.compared import with_prediction
-from gputopo.runs.devices import alone_of_screen, with_alone
-from gputopo.runs.history import add, history_file, past
-from gputopo.runs.input_verdict import input_verdict
-from gputopo.runs.known import alone_of_run
-from gputopo.topology.same_machine import fingerprint
+from gputopo.runs import BoxHistory, judge_input, with_alone, with_prediction
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -80,7 +75,9 @@ def train(
         rendezvous.end(_end_of(outcome, spec))
     with signals.deferred():
         result = with_prediction(_judged(outcome.result), target.plan)
-        result = runs.save_result(folder, _with_alone(result, target), time_s=time.time())
+        screens = runs.latest_screens(runs.runs_home(os.environ))
+        result = with_alone(result, target.machine, screens, BoxHistory())
+        result = runs.save_result(folder, result, time_s=time.time())
         if not target.others:
             remember(result, folder.path, target.box)
         ran.append(Ran(result, folder.path, outcome.stopped))
@@ -94,7 +91,7 @@ def _supervised(
     watch: Watch,
     rendezvous: "RendezvousServer | None",
 ) -> RunOutcome:
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     stall = options.stall_timeout
     known = known_of(target, spec, past_of(target))
@@ -128,29 +125,9 @@ def _traced_into(folder: runs.RunFolder, spec: RunSpec) -> RunSpec:
 
 def _judged(result: Result) -> Result:
     """Add a verdict on the input pipeline of this run, from an earlier run."""
-    earlier = past(history_file(), model=result.spec.get("model"), of_hosts=result.of_several_hosts)
-    found = input_verdict(result, ((one.folder, one.result) for one in earlier))
+    earlier = BoxHistory().past(model=result.spec.get("model"), of_hosts=result.of_several_hosts)
+    found = judge_input(result, ((one.folder, one.result) for one in earlier))
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
-
-
-def _with_alone(result: Result, target: Target) -> Result:
-    """Add the speeds of single GPUs: from the latest screen of this job here, else from its runs here."""
-    machine = target.machine if result.backend == "gpu" else None
-    here = None if machine is None else fingerprint(machine)
-    if here is None:
-        return result
-    for path, screen in runs.latest_screens(runs.runs_home(os.environ)):
-        if screen.fingerprint == here and (found := alone_of_screen(result, screen)):
-            return with_alone(result, found, str(path))
-    alone: dict[int, float] = {}
-    folders: dict[int, str] = {}
-    earlier = past(history_file(), machine, model=result.spec.get("model"))
-    for one in earlier if len(result.devices) > 1 else ():
-        found = alone_of_run(result, one.result)
-        alone = found | alone  # the latest run has precedence
-        folders = dict.fromkeys(found, one.folder) | folders
-    used = (folders[row.device.gpu] for row in result.devices if row.device.gpu in folders)
-    return with_alone(result, alone, ", ".join(dict.fromkeys(used)))
 
 
 def remember(result: Result, folder: Path, box: Machine | None) -> None:
@@ -162,7 +139,7 @@ def remember(result: Result, folder: Path, box: Machine | None) -> None:
     if box is None or result.spec.get("drills"):
         return
     try:
-        if lost := add(history_file(), folder):
+        if lost := BoxHistory().add(folder):
             note(lost)
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.launch.jobs.budget import TimeBudget
+from gputopo.launch.jobs.race import Race
 from gputopo.launch.jobs.run import RunJob, supervise
 from gputopo.launch.spec.prepare import MIN_WARMUP_S, Fallback, without_nccl
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.launch.target import Target
-from gputopo.planner.autotune import Race
-from gputopo.runs.compared import with_prediction
+from gputopo.runs import with_prediction
 from gputopo.values import schema
 from gputopo.values.machine import Machine
-from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun, mode_words
 from gputopo.values.run.result import Result

@@ -7,7 +7,6 @@ gradients and updates. The initial values come from Keras.
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import keras
@@ -28,14 +27,14 @@ from gputopo.launch.models.keras_checks import (
     traced_of,
 )
 from gputopo.launch.models.keras_outputs import Ending, ending_of, head_of, left_out
-from gputopo.launch.models.keras_sources import Foreign, application, own_model
+from gputopo.launch.models.keras_sources import application, foreign, own_model
 from gputopo.launch.models.layers import DataFormat, TowerRows
 from gputopo.launch.models.model import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload.architectures import Loss
+from gputopo.workload import Loss
 
 Tensor = Any
 _LAYOUTS: dict[str, DataFormat] = {"channels_last": "NHWC", "channels_first": "NCHW"}
@@ -64,18 +63,30 @@ class KerasModel:
         )
         traced = None
         if ending is None:
-            with Foreign(*self.fails):
+            with foreign(*self.fails):
                 traced = traced_of(model, shape)
             require_listed(traced, model, name)
             ending = ending_of(traced.output)
         self.head = head_of(model, self.classes, ending)
         self.loss: Loss = "sigmoid" if self.classes == 1 else "softmax"
-        self.layout = _layout(model) if len(shape) == 3 else None
-        self.variables = [_spec(one) for one in model.trainable_variables]
-        self._frozen = [one for one in model.non_trainable_variables if not is_seed(one)]
-        self.state = [_spec(one) for one in self._frozen]
+        formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
+        layouts = [layout for name, layout in _LAYOUTS.items() if name in formats]
+        self.layout = layouts[0] if layouts and len(shape) == 3 else None
+        self.variables = [_spec(variable) for variable in model.trainable_variables]
+        self._frozen = [variable for variable in model.non_trainable_variables if not is_seed(variable)]
+        self.state = [_spec(variable) for variable in self._frozen]
         self._takes_training = "training" in inspect.signature(model.call).parameters
         self.says: tuple[str, ...] = tuple(self._says(traced))
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it has random layers."""
+        return any(is_seed(variable) for variable in self.keras.non_trainable_variables)
+
+    @property
+    def constraints(self) -> list[Any]:
+        """Each trained variable's constraint, which changes its value after an update; None: none."""
+        return [variable.constraint for variable in self.keras.trainable_variables]
 
     @property
     def short_types(self) -> tuple[str, ...]:
@@ -103,23 +114,27 @@ class KerasModel:
     ) -> Forward:
         """Run the model. Its random layers draw different numbers for each step and each tower."""
         trained = [
-            tf.cast(one, variable.dtype)
-            for one, variable in zip(weights, self.keras.trainable_variables, strict=True)
+            tf.cast(weight, variable.dtype)
+            for weight, variable in zip(weights, self.keras.trainable_variables, strict=True)
         ]
         given = iter(state)
         seed = seeds(rows)
-        rest = [next(seed) if is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
+        rest = [
+            next(seed) if is_seed(variable) else next(given)
+            for variable in self.keras.non_trainable_variables
+        ]
         mode = {"training": training} if self._takes_training else {}  # like Keras's fit
-        with Foreign(*self.fails):
+        with foreign(*self.fails):
             outputs, new, added = self.keras.stateless_call(
                 trained, rest, self.own_layout(images, data_format), return_losses=True, **mode
             )
         new_state = [
             value
-            for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
-            if not is_seed(one)
+            for variable, value in zip(self.keras.non_trainable_variables, new, strict=True)
+            if not is_seed(variable)
         ]
-        return Forward(self.head.logits(only(outputs)), new_state, summed(added))
+        total = tf.add_n([tf.cast(loss, tf.float32) for loss in added]) if added else None
+        return Forward(self.head.logits(only(outputs)), new_state, total)
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each example [batch]."""
@@ -147,7 +162,7 @@ class KerasModel:
     def _says(self, traced: TracedModel | None) -> Iterator[str]:
         yield self.head.says
         yield from left_out(self.keras, self.head)
-        if any(is_seed(one) for one in self.keras.non_trainable_variables):
+        if self.is_random:
             yield (
                 "Random layers use the step and the first row of each device as seed, so devices "
                 "drop different units."
@@ -160,17 +175,19 @@ class KerasModel:
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     """Build a Keras model in the data format and precision of a spec (None: NHWC, float32).
 
-    Its variables are on the host, or on the device where a Keras program keeps them. Raises UsageError if the
-    model cannot be built.
+    Its variables are on the host. Raises UsageError if the model cannot be built.
     """
-    _require_tensorflow()
-    device = spec.ps_device if spec is not None and spec.method is not None else None
+    if keras.backend.backend() != "tensorflow":
+        raise UsageError(
+            f"Keras computes with {keras.backend.backend()} here, not with TensorFlow",
+            "set KERAS_BACKEND=tensorflow",
+        )
     compute = "fp32" if spec is None else spec.precision.compute
     # The user's function sets its own layout: (224, 224, 3) as channels first would be a different model.
     channels_first = asked.kind == "keras" and spec is not None and spec.data_format == "NCHW"
     seed = 0 if spec is None else spec.seed
     keras.utils.set_random_seed(seed)  # initial values come from Keras's global generator
-    with tf.device(device or HOST), _settings(compute, channels_first=channels_first):
+    with tf.device(HOST), _settings(compute, channels_first=channels_first):
         if asked.kind == "keras":
             model = _application(asked.attribute)
             built = KerasModel(model, name=f"keras:{asked.attribute}", ending="linear")
@@ -180,11 +197,7 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     require_trainable(built.keras, name, spec)
     if asked.kind == "own" and spec is not None and spec.lifecycle.export is not None:
         built.require_any_batch(name)
-    if (
-        spec is not None
-        and spec.precision.xla
-        and any(is_seed(one) for one in built.keras.non_trainable_variables)
-    ):
+    if spec is not None and spec.precision.xla and built.is_random:
         built.says += ("Random layers of Keras use other random numbers with --xla than without it.",)
     if spec is not None and built.layout not in (None, spec.data_format):
         built.says += (
@@ -210,11 +223,6 @@ def _application(name: str) -> keras.Model:
         return application(name)
 
 
-def summed(losses: Sequence[Tensor]) -> Tensor | None:
-    """Add up the losses that a model adds, in float32. Return None if there are none."""
-    return tf.add_n([tf.cast(one, tf.float32) for one in losses]) if losses else None
-
-
 def seeds(rows: TowerRows) -> Iterator[Tensor]:
     """Yield seeds [2] (int64) for the random layers in this step and for these rows.
 
@@ -228,13 +236,6 @@ def seeds(rows: TowerRows) -> Iterator[Tensor]:
             made = tf.stack([layer, step + rows.first * _SEEDS_PER_ROW])
         yield made
         number += 1
-
-
-def _layout(model: keras.Model) -> DataFormat | None:
-    """Return the image layout that a model's layers require, or None if no layer requires one."""
-    formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
-    found = [layout for name, layout in _LAYOUTS.items() if name in formats]
-    return found[0] if found else None
 
 
 @contextmanager
@@ -251,18 +252,5 @@ def _settings(compute: str, *, channels_first: bool) -> Iterator[None]:
         keras.config.set_dtype_policy(before[1])
 
 
-def _require_tensorflow() -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise UsageError(
-            f"Keras computes with {keras.backend.backend()} here, not with TensorFlow",
-            "set KERAS_BACKEND=tensorflow",
-        )
-
-
 def _spec(variable: Any) -> VariableSpec:
-    values = partial(_value, variable)
-    return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=values)
-
-
-def _value(variable: Any) -> Any:
-    return variable.value.numpy()
+    return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=lambda: variable.value.numpy())

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gputopo.launch.models.keras_sources import Foreign
+from gputopo.launch.models.keras_sources import foreign
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import RunSpec
 
@@ -47,7 +47,9 @@ def only(outputs: Any) -> Any:
 
 def _inputs(model: keras.Model, name: str) -> Shape:
     if getattr(model, "inputs", None):
-        return _one([tuple(one.shape) for one in model.inputs], name, "inputs")
+        if len(model.inputs) != 1:
+            raise UsageError(f"the model '{name}' has {len(model.inputs)} inputs", _ONE_EACH)
+        return tuple(model.inputs[0].shape)
     if not model.built:
         return None, None
     given = model.get_build_config() or {}
@@ -61,18 +63,12 @@ def _outputs(model: keras.Model, name: str) -> Shape:
     known = getattr(model, "inputs", None)
     if not known and not model.built:
         return None, 1
-    with Foreign(f"the model '{name}' has no known shapes", "give it a keras.Input, or build() it"):
+    with foreign(f"the model '{name}' has no known shapes", "give it a keras.Input, or build() it"):
         made = model.compute_output_spec(known[0] if known else keras.KerasTensor(_inputs(model, name)))
     of_outputs = list(made) if isinstance(made, (list, tuple, Mapping)) else [made]
     if isinstance(made, Mapping) or len(of_outputs) != 1:
         raise UsageError(f"the model '{name}' has {len(of_outputs)} outputs", _ONE_EACH)
     return tuple(of_outputs[0].shape)
-
-
-def _one(found: Sequence[Shape], name: str, what: str) -> Shape:
-    if len(found) != 1:
-        raise UsageError(f"the model '{name}' has {len(found)} {what}", _ONE_EACH)
-    return found[0]
 
 
 def _shown(shape: Sequence[int | None]) -> str:
@@ -99,8 +95,8 @@ def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1
 
     def once(rows: Tensor) -> Tensor:
         outputs, _, losses = model.stateless_call(
-            [one.value for one in model.trainable_variables],
-            [one.value for one in model.non_trainable_variables],
+            [variable.value for variable in model.trainable_variables],
+            [variable.value for variable in model.non_trainable_variables],
             rows,
             return_losses=True,
         )
@@ -115,8 +111,8 @@ def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1
 
 def require_listed(traced: TracedModel, model: keras.Model, name: str) -> None:
     """Raise UsageError if a model uses variables that Keras does not list."""
-    known = {id(one.value) for one in (*model.variables, *model.metrics_variables)}
-    unknown = [one.name for one in traced.read if id(one) not in known]
+    known = {id(variable.value) for variable in (*model.variables, *model.metrics_variables)}
+    unknown = [variable.name for variable in traced.read if id(variable) not in known]
     if unknown:
         raise UsageError(
             f"the model '{name}' reads variables that Keras does not list: {named(unknown)}",
@@ -128,21 +124,27 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
     """Raise UsageError if a run cannot train the model, or cannot train it as the model requires."""
     if not model.trainable_variables:
         raise UsageError(f"the model '{name}' has nothing to train", "give it layers with trainable weights")
-    other = [one.path for one in model.trainable_variables if one.dtype != "float32"]
+    other = [variable for variable in model.trainable_variables if variable.dtype != "float32"]
     if other:
-        kind = next(one.dtype for one in model.trainable_variables if one.dtype != "float32")
+        paths = named([variable.path for variable in other])
         raise UsageError(
-            f"the model '{name}' stores weights as {kind} ({named(other)}), and runs keep them in float32",
+            f"the model '{name}' stores weights as {other[0].dtype} ({paths}), and runs keep them in float32",
             "remove the layers' dtype and use --precision, or use a policy such as mixed_bfloat16",
         )
-    if spec is not None:
-        _require_type(model, name, spec)
-        _require_trainer(model, name, spec)
+    if spec is None:
+        return
+    wanted = keras.DTypePolicy(POLICIES[spec.precision.compute]).compute_dtype
+    if wanted not in {layer.compute_dtype for layer in layers_of(model)}:
+        raise UsageError(
+            f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
+            "remove --precision, or let the model follow Keras's policy (no dtype arguments)",
+        )
+    _require_trainer(model, name, spec)
 
 
 def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> None:
     """Raise UsageError if the model needs a fixed batch size: an export accepts any size."""
-    with Foreign(
+    with foreign(
         f"the model '{name}' does not take a batch of any size, as --export needs it to",
         "use keras.ops.shape(x)[0] instead of x.shape[0], or remove --export",
     ):
@@ -160,14 +162,14 @@ def computes_in(model: keras.Model) -> set[str]:
     return {layer.compute_dtype for layer in layers_of(model) if layer._trainable_variables}
 
 
-def other_types(found: set[str], compute: str) -> list[str]:
+def other_types(types: set[str], compute: str) -> list[str]:
     """Return the types of a model's layers that differ from the run's `compute` (fp32, bf16, fp16).
 
     float32 layers in a model of a shorter type are not reported: Keras recommends float32 for the last layer.
     """
     wanted = POLICIES[compute].removeprefix("mixed_")
-    usual = {wanted, "float32"} if wanted in found else {wanted}
-    return sorted(found - usual)
+    usual = {wanted, "float32"} if wanted in types else {wanted}
+    return sorted(types - usual)
 
 
 def is_seed(variable: Any) -> bool:
@@ -175,25 +177,16 @@ def is_seed(variable: Any) -> bool:
     return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
 
 
-def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
-    wanted = keras.DTypePolicy(POLICIES[spec.precision.compute]).compute_dtype
-    if wanted not in {layer.compute_dtype for layer in layers_of(model)}:
-        raise UsageError(
-            f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
-            "remove --precision, or let the model follow Keras's policy (no dtype arguments)",
-        )
-
-
 def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     """Raise UsageError if the model needs something that Keras's trainer does and gputopo's does not."""
-    constrained = [one.path for one in model.trainable_variables if one.constraint is not None]
+    constrained = [variable.path for variable in model.trainable_variables if variable.constraint is not None]
     if constrained and spec.method is None and spec.task == "train":
         raise UsageError(
             f"the model '{name}' has constraints on weights ({named(constrained)}), which gputopo's "
             "optimizers ignore",
             "use --strategy kuza55, which applies them, or remove the constraints",
         )
-    joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
+    joined = [layer.name for layer in layers_of(model) if getattr(layer, "synchronized", False) is True]
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
         raise UsageError(
             f"the model '{name}' has norms over the batches of all devices ({named(joined)}), but here "

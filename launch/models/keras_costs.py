@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from gputopo.launch.models.keras_building import KerasModel
 from gputopo.launch.models.keras_checks import shapes_of, traced_of
-from gputopo.launch.models.keras_sources import Foreign
+from gputopo.launch.models.keras_sources import foreign
 from gputopo.launch.spec.model_names import KERAS_CPU_BATCH, KERAS_GPU_BATCH, KERAS_LEARNING_RATE
-from gputopo.workload.sketch import Block, BlockCost
-from gputopo.workload.workloads import Workload
+from gputopo.workload import BlockCost, BlockCounter, Workload
 
 Operation = Any
 Tensor = Any
@@ -35,23 +34,25 @@ _FUNCTIONS = {
 }
 
 
-def costs_of(built: KerasModel, name: str) -> Workload:
+def count_costs(built: KerasModel, name: str) -> Workload:
     """Return the costs of a model, with the defaults of Keras models.
 
     Raises UsageError if its forward pass fails.
     """
     shape, _ = shapes_of(built.keras, name)
-    with Foreign(*built.fails):
+    with foreign(*built.fails):
         graph = traced_of(built.keras, shape).output.graph
-    counted = _Counted([one.value.handle for one in built.keras.trainable_variables], built.variables)
+    counted = _Counted(
+        [variable.value.handle for variable in built.keras.trainable_variables], built.variables
+    )
     counted.follow_model(graph)
     return Workload(
         name=name,
         data_name="own",
         input_shape=built.input_shape,
         classes=built.classes,
-        parameters=sum(math.prod(one.shape) for one in built.variables),
-        state=sum(math.prod(one.shape) for one in built.state),
+        parameters=sum(math.prod(variable.shape) for variable in built.variables),
+        state=sum(math.prod(variable.shape) for variable in built.state),
         gpu_batch=KERAS_GPU_BATCH,
         cpu_batch=KERAS_CPU_BATCH,
         learning_rate=KERAS_LEARNING_RATE,
@@ -64,17 +65,19 @@ class _Counted:
 
     def __init__(self, handles: Sequence[Tensor], variables: Sequence[Any]) -> None:
         self._handles = handles
-        self._sizes = [math.prod(one.shape) for one in variables]
+        self._sizes = [math.prod(variable.shape) for variable in variables]
         self._used: set[int] = set()
-        self._blocks: list[Block] = []
+        self._blocks: list[BlockCounter] = []
 
     def blocks(self) -> tuple[BlockCost, ...]:
         """Return the blocks in forward order. Unused variables belong to the first block."""
         unused = [size for number, size in enumerate(self._sizes) if number not in self._used]
-        blocks = [one for one in self._blocks if one.variables or one.multiply_accumulates or one.features]
-        blocks = blocks or [Block("model")]
+        blocks = [
+            block for block in self._blocks if block.variables or block.multiply_accumulates or block.features
+        ]
+        blocks = blocks or [BlockCounter("model")]
         blocks[0].variables[:0] = unused
-        return tuple(one.cost for one in blocks)
+        return tuple(block.cost for block in blocks)
 
     def follow_model(self, graph: Any) -> None:
         """Count a graph whose first input is the example and whose other inputs are the variables."""
@@ -89,13 +92,15 @@ class _Counted:
         for operation in graph.get_operations():
             if operation.name not in live:
                 continue
-            inputs = [one.name for one in operation.inputs]
+            inputs = [tensor.name for tensor in operation.inputs]
             used = set[int]().union(*(variables.get(name, ()) for name in inputs))
             if not features.intersection(inputs):
-                variables.update((one.name, used) for one in operation.outputs if used)
+                variables.update((output.name, used) for output in operation.outputs if used)
                 continue
-            features.update(one.name for one in operation.outputs if _has_numbers(one))
-            inner = _function(graph, operation)
+            features.update(output.name for output in operation.outputs if _has_numbers(output))
+            attribute = _FUNCTIONS.get(operation.type)
+            function = attribute and graph._get_function(operation.get_attr(attribute).name)
+            inner = getattr(function, "graph", None)
             if inner is not None:
                 given = list(zip(inner.inputs, inputs, strict=False))
                 carried = _carried(inner) if "While" in operation.type else set[str]()
@@ -111,12 +116,14 @@ class _Counted:
         products = _products(operation)
         new = sorted(variables - self._used)
         if not self._blocks or (products and new):
-            self._blocks.append(Block(operation.name.rpartition("/")[0] or operation.name))
+            self._blocks.append(BlockCounter(operation.name.rpartition("/")[0] or operation.name))
         block = self._blocks[-1]
         block.variables += [self._sizes[number] for number in new]
         self._used.update(new)
         block.multiply_accumulates += products
-        added = operation.type in _ADDITIONS and sum(one.name in features for one in operation.inputs) > 1
+        added = (
+            operation.type in _ADDITIONS and sum(tensor.name in features for tensor in operation.inputs) > 1
+        )
         if products or added or operation.type in _FEATURES:
             block.features += _elements(operation.outputs[0])
 
@@ -126,44 +133,32 @@ def _has_numbers(tensor: Tensor) -> bool:
     return bool(tensor.dtype.is_floating or tensor.dtype == tf.variant)
 
 
-def _function(graph: Any, operation: Operation) -> Any | None:
-    """Return the graph of the function that an operation calls."""
-    attribute = _FUNCTIONS.get(operation.type)
-    if attribute is None:
-        return None
-    return getattr(graph._get_function(operation.get_attr(attribute).name), "graph", None)
-
-
 def _live(graph: Any) -> set[str]:
     """Return the operations that an output of the graph depends on."""
     live: set[str] = set()
-    waiting = [one.op for one in graph.outputs]
+    waiting = [output.op for output in graph.outputs]
     while waiting:
         operation = waiting.pop()
         if operation.name not in live:
             live.add(operation.name)
-            waiting += [one.op for one in operation.inputs]
+            waiting += [tensor.op for tensor in operation.inputs]
     return live
 
 
 def _carried(body: Any) -> set[str]:
     """Return the inputs of a loop's body that hold results of the previous iteration."""
-    return {
-        before.name
-        for before, after in zip(body.inputs, body.outputs, strict=True)
-        if _has_numbers(before) and _origin(after).name != before.name
-    }
-
-
-def _origin(tensor: Tensor) -> Tensor:
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor
+    carried = set()
+    for before, after in zip(body.inputs, body.outputs, strict=True):
+        while after.op.type == "Identity":
+            after = after.op.inputs[0]
+        if _has_numbers(before) and after.name != before.name:
+            carried.add(before.name)
+    return carried
 
 
 def _products(operation: Operation) -> int:
     """Return the multiply-accumulates of an operation."""
-    kind, inputs = operation.type, [_sides(one) for one in operation.inputs]
+    kind, inputs = operation.type, [_sides(tensor) for tensor in operation.inputs]
     made = _elements(operation.outputs[0])
     if kind in ("Conv2D", "Conv3D"):
         return made * math.prod(inputs[1][:-1])

@@ -103,7 +103,9 @@ def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
 
 def ending_of(output: Tensor) -> Ending:
     """Return the last activation, found from the op that made the output."""
-    return next((one for one in _ACTIVATIONS if before_activation(output, one) is not None), "linear")
+    return next(
+        (ending for ending in _ACTIVATIONS if before_activation(output, ending) is not None), "linear"
+    )
 
 
 def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":
@@ -111,20 +113,16 @@ def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tenso
 
     Return None if it is not a Keras loss, or takes labels of the other kind (`sparse`: class numbers).
     """
-    loss = own if isinstance(own, keras.losses.Loss) else _loss_named(own)
-    if loss is None or ("sparse" in _name(own).lower()) != sparse:
+    if ("sparse" in _name(own).lower()) != sparse:
         return None
-    called: Callable[[Tensor, Tensor], Tensor] = loss.call if isinstance(loss, keras.losses.Loss) else loss
-    return called
-
-
-def _loss_named(own: Any) -> Any:
-    if isinstance(own, str):
-        try:
-            return keras.losses.get(own)
-        except ValueError:
-            return None
-    return own if callable(own) and getattr(own, "__module__", "").startswith("keras") else None
+    try:
+        loss = keras.losses.get(own)  # an instance or a function as it is
+    except ValueError:
+        return None
+    if isinstance(loss, keras.losses.Loss):
+        called: Callable[[Tensor, Tensor], Tensor] = loss.call
+        return called
+    return loss if getattr(loss, "__module__", "").startswith("keras") else None
 
 
 def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:
@@ -132,10 +130,10 @@ def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: boo
     labels = tf.constant([0, min(1, classes - 1)], tf.int64)
     wanted = Head(classes, "linear")._wanted(labels, sparse=sparse)
     try:
-        found = loss(wanted, tf.fill((2, classes), 0.5 / classes))
+        losses = loss(wanted, tf.fill((2, classes), 0.5 / classes))
     except (ValueError, TypeError, tf.errors.InvalidArgumentError):
         return False
-    return tuple(found.shape) == (2,) and bool(tf.reduce_all(tf.math.is_finite(found)))
+    return tuple(losses.shape) == (2,) and bool(tf.reduce_all(tf.math.is_finite(losses)))
 
 
 def _name(own: Any) -> str:

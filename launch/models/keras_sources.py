@@ -6,9 +6,9 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -23,29 +23,21 @@ _MAX_CHARACTERS = 300  # of a message from foreign code
 _OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # reported by other handlers
 
 
-class Foreign:
-    """A context for foreign code: an exception in it becomes a UsageError.
+@contextmanager
+def foreign(what: str, hint: str) -> Iterator[None]:
+    """Run foreign code in this context: an exception in it becomes a UsageError.
 
     `what`: what was being done, as the beginning of the message. `hint`: the remedy, if the exception has
     none. `sys.exit` in foreign code counts as an exception; running out of memory does not.
     """
-
-    def __init__(self, what: str, hint: str) -> None:
-        self._what = what
-        self._hint = hint
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        """Raise the exception as a UsageError with a remedy."""
-        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, _OURS):
-            line = None if isinstance(error, SyntaxError) else line_of(error)  # its text has the line
-            at = "" if line is None else f" ({line})"
-            raise UsageError(f"{self._what}: {last_line(error)}{at}", self._hint) from error
-        return False
+    try:
+        yield
+    except _OURS:
+        raise
+    except (Exception, SystemExit) as error:
+        line = None if isinstance(error, SyntaxError) else line_of(error)  # its text has the line
+        at = "" if line is None else f" ({line})"
+        raise UsageError(f"{what}: {last_line(error)}{at}", hint) from error
 
 
 def last_line(error: BaseException) -> str:
@@ -70,22 +62,22 @@ def application(name: str) -> keras.Model:
     model.
     """
     known = applications()
-    found = known.get(name.lower())
-    if found is None:
-        raise no_application(name, [one.__name__ for one in known.values()])
-    with Foreign(f"keras:{found.__name__} cannot be built", "try --data-format NHWC, or another model"):
+    make = known.get(name.lower())
+    if make is None:
+        raise no_application(name, [build.__name__ for build in known.values()])
+    with foreign(f"keras:{make.__name__} cannot be built", "try --data-format NHWC, or another model"):
         # Without its softmax a model has the same variables, and the loss of logits is exact.
-        model = found(weights=None, classifier_activation=None)
+        model = make(weights=None, classifier_activation=None)
         if None in model.input_shape[1:]:  # MobileNetV3 takes images of any size
             shape = tuple(_SIDE if side is None else side for side in model.input_shape[1:])
-            model = found(weights=None, classifier_activation=None, input_shape=shape)
+            model = make(weights=None, classifier_activation=None, input_shape=shape)
         return model
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
     """Return the functions of keras.applications that build models, by lower-case name."""
-    found = inspect.getmembers(keras.applications, inspect.isfunction)
-    return {name.lower(): function for name, function in found}
+    functions = inspect.getmembers(keras.applications, inspect.isfunction)
+    return {name.lower(): function for name, function in functions}
 
 
 def own_model(asked: ModelName, seed: int) -> keras.Model:
@@ -95,20 +87,20 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
     module drew while it was imported. Raises UsageError.
     """
     name = f"{asked.module}:{asked.attribute}"
-    found = _module(asked.module)
+    attribute = _module(asked.module)
     for part in asked.attribute.split("."):
-        if not hasattr(found, part):
-            raise no_attribute(asked, part, dir(found))
-        found = getattr(found, part)
-    if isinstance(found, keras.Model):
-        return found
-    model, says = found, "is"
-    if callable(found):
+        if not hasattr(attribute, part):
+            raise no_attribute(asked, part, dir(attribute))
+        attribute = getattr(attribute, part)
+    if isinstance(attribute, keras.Model):
+        return attribute
+    model, says = attribute, "is"
+    if callable(attribute):
         keras.utils.set_random_seed(seed)
-        with Foreign(
+        with foreign(
             f"{name} failed", f"python -c 'import {asked.module} as m; m.{asked.attribute}()' shows it"
         ):
-            model, says = found(), "returns"
+            model, says = attribute(), "returns"
     if isinstance(model, keras.Model):
         return model
     kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
@@ -121,7 +113,7 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
 def _module(name: str) -> Any:
     if os.curdir not in sys.path and "" not in sys.path:
         sys.path.insert(0, "")
-    with Foreign(f"the module {name} cannot be imported", f"python -c 'import {name}' shows all of it"):
+    with foreign(f"the module {name} cannot be imported", f"python -c 'import {name}' shows all of it"):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:

@@ -8,25 +8,23 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from gputopo.workload.sketch import Activation, Norm, Padding
+from gputopo.workload import Activation, Norm, Padding
 
 Tensor = Any
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 _PER_COUNTER = 4  # 32-bit numbers per counter
-# The constants of Philox4x32-10 as defined by its authors.
-_ROUNDS = 10
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_BUMPS = (0x9E3779B9, 0xBB67AE85)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of random numbers: its key is `seed` and `purpose`; each `step` has different numbers."""
+    """A stream of random numbers: its key is `seed` and `purpose`; each `step` has different numbers.
+
+    XLA draws other numbers for the same key (TensorFlow 2.21), so dropout differs with and without it.
+    """
 
     seed: int
     purpose: int
     step: Any = 0
-    compiled: bool = False  # the numbers are drawn in a function that XLA compiles
 
     def layer(self, number: int) -> "Stream":
         """Return the stream for one layer."""
@@ -35,8 +33,7 @@ class Stream:
 
 def uniform(stream: Stream, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
     """Draw float32 in [0, 1) of `shape` [rows, ...]: the rows of the stream from `first_row` on."""
-    op = _written_out if stream.compiled else tf.raw_ops.StatelessRandomUniformV2
-    return _draw(op, stream, shape, first_row)
+    return _draw(tf.raw_ops.StatelessRandomUniformV2, stream, shape, first_row)
 
 
 def normal(stream: Stream, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
@@ -51,21 +48,18 @@ def cut_normal(stream: Stream, shape: tuple[int, ...], deviation: float) -> Tens
     return tf.reshape(_cut_at_two(size, key, counter, deviation)[:, : math.prod(shape[1:])], shape)
 
 
-def _drawn_and_cut(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor) -> Tensor:
+# A tf.function for any `size`: its ops work in place; eager ops would allocate memory (50 MiB in AlexNet).
+@tf.function(  # type: ignore[untyped-decorator]
+    input_signature=[
+        tf.TensorSpec(*spec)
+        for spec in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
+    ]
+)
+def _cut_at_two(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor) -> Tensor:
     drawn = tf.raw_ops.StatelessRandomNormalV2(
         shape=size, key=key, counter=counter, alg=_PHILOX, dtype=tf.float32
     )
     return tf.clip_by_value(drawn, -2.0, 2.0) * deviation
-
-
-# A tf.function for any `size`: its ops work in place; eager ops would allocate memory (50 MiB in AlexNet).
-_cut_at_two = tf.function(
-    _drawn_and_cut,
-    input_signature=[
-        tf.TensorSpec(*spec)
-        for spec in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
-    ],
-)
 
 
 def integers(stream: Stream, rows: int, below: int, *, first_row: int = 0) -> Tensor:
@@ -92,45 +86,6 @@ def _key_and_counter(stream: Stream, start: int) -> tuple[Tensor, Tensor]:
         counter = tf.stack([tf.constant(start, tf.uint64), high])
         key = tf.constant([(stream.seed << 32) ^ stream.purpose], tf.uint64)
     return key, counter
-
-
-def _written_out(*, shape: tuple[int, int], key: Tensor, counter: Tensor, alg: int, dtype: Any) -> Tensor:
-    """Draw the numbers of StatelessRandomUniformV2 in plain arithmetic.
-
-    XLA's version of the op gives other numbers for the same key and counter (TensorFlow 2.21), so losses with
-    and without XLA could not be compared.
-    """
-    count = shape[0] * shape[1] // _PER_COUNTER
-    position = counter[0] + tf.cast(tf.range(count, dtype=tf.int64), tf.uint64)  # [count]
-    step = tf.zeros_like(position) + counter[1]
-    words = [_low(position), _high(position), _low(step), _high(step)]
-    keys = [_low(key[0]), _high(key[0])]
-    for _ in range(_ROUNDS):
-        even, odd = words[0] * _MULTIPLIERS[0], words[2] * _MULTIPLIERS[1]
-        words = [
-            tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(_high(odd), words[1]), keys[0]),
-            _low(odd),
-            tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(_high(even), words[3]), keys[1]),
-            _low(even),
-        ]
-        keys = [_low(one + bump) for one, bump in zip(keys, _BUMPS, strict=True)]
-    drawn = tf.reshape(tf.stack(words, axis=1), shape)
-    # 23 random bits as the mantissa, with the exponent of 1: a float in [1, 2).
-    bits = tf.bitwise.bitwise_or(tf.bitwise.bitwise_and(drawn, _word(0x7FFFFF)), _word(127 << 23))
-    return tf.bitcast(tf.cast(bits, tf.uint32), dtype) - 1.0
-
-
-def _word(value: int) -> Tensor:
-    return tf.constant(value, tf.uint64)
-
-
-def _low(value: Tensor) -> Tensor:
-    """Return the lower 32 bits as uint64: the product of two such numbers does not overflow."""
-    return tf.bitwise.bitwise_and(value, _word(0xFFFFFFFF))
-
-
-def _high(value: Tensor) -> Tensor:
-    return tf.bitwise.right_shift(value, _word(32))
 
 
 DataFormat = Literal["NCHW", "NHWC"]
@@ -190,7 +145,10 @@ class GraphLayers:
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         around = "SAME" if padding == "SYMMETRIC" and stride == 1 else padding  # the same with stride 1
         if around == "SYMMETRIC":  # oneDNN has no gradient for explicit padding in the op itself
-            x, around = tf.pad(x, self._symmetric(height, width)), "VALID"
+            none, (up, left) = [0, 0], ((height - 1) // 2, (width - 1) // 2)
+            sides = [[up, height - 1 - up], [left, width - 1 - left]]
+            x = tf.pad(x, [none, *sides, none] if self._last else [none, none, *sides])
+            around = "VALID"
         x = tf.nn.conv2d(x, self._weight(x), stride, around, self.data_format)
         if norm is not None:
             x = self.norm(x, norm)
@@ -306,11 +264,6 @@ class GraphLayers:
 
     def _to_format(self, x: Tensor) -> Tensor:
         return x if self._last else tf.transpose(x, (0, 3, 1, 2))
-
-    def _symmetric(self, height: int, width: int) -> list[list[int]]:
-        none = [0, 0]
-        sides = [[(span - 1) // 2, span - 1 - (span - 1) // 2] for span in (height, width)]
-        return [none, *sides, none] if self._last else [none, none, *sides]
 
 
 def _activated(x: Tensor, activation: Activation | None) -> Tensor:

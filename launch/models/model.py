@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from gputopo.launch.models.layers import DataFormat, Stream, TowerRows, cut_normal
-from gputopo.workload.architectures import Loss
+from gputopo.workload import Loss
 
 Tensor = Any
 

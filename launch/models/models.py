@@ -10,8 +10,7 @@ from gputopo.launch.models.layers import DataFormat, GraphLayers, TowerRows
 from gputopo.launch.models.model import Forward, Model, VariableSpec
 from gputopo.launch.spec import model_names
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload.architectures import Architecture, Loss, architectures
-from gputopo.workload.sketch import Variable
+from gputopo.workload import Architecture, Loss, Variable, known_architectures
 
 Tensor = Any
 
@@ -28,8 +27,8 @@ class NetworkModel:
     def of(cls, architecture: Architecture) -> "NetworkModel":
         """Make the model of a network, with the list of its variables."""
         drawn = architecture.sketch().variables
-        trained = tuple(_spec(one) for one in drawn if one.trainable)
-        return cls(architecture, trained, tuple(_spec(one) for one in drawn if not one.trainable))
+        trained = tuple(_spec(tensor) for tensor in drawn if tensor.trainable)
+        return cls(architecture, trained, tuple(_spec(tensor) for tensor in drawn if not tensor.trainable))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -62,7 +61,7 @@ class NetworkModel:
         return Forward(tf.cast(logits, tf.float32), layers.new_state)
 
 
-def build(name: str, spec: RunSpec | None = None) -> Model:
+def build_model(name: str, spec: RunSpec | None = None) -> Model:
     """Return the model with a name: a network, `keras:NAME`, or the user's `module:function`.
 
     The spec gives the data format and precision of a Keras model. Raises UsageError if the name is unknown or
@@ -70,7 +69,7 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
     """
     asked = model_names.read(name)
     if asked.kind == "network":
-        return NetworkModel.of(architectures()[asked.attribute])
+        return NetworkModel.of(known_architectures()[asked.attribute])
     from gputopo.launch.models.keras_building import build_keras  # loads Keras, which takes seconds
 
     return build_keras(asked, spec)
@@ -78,7 +77,7 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
 
 def shapes_of(name: str, spec: RunSpec) -> list[tuple[int, ...]]:
     """Return the shapes of a model's variables. The model can then be built again with the same names."""
-    shapes = [variable.shape for variable in build(name, spec).variables]
+    shapes = [variable.shape for variable in build_model(name, spec).variables]
     if model_names.read(name).kind != "network":
         import keras
 

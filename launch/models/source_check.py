@@ -3,59 +3,43 @@
 If the source is not enough to decide, the check passes: the training process imports the module anyway.
 """
 
-import ast
 import contextlib
-import importlib.util
 import os
 import re
-import symtable
 import sys
-import warnings
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
 from gputopo.launch.spec.model_names import ModelName, no_application, no_attribute, no_module, read
-from gputopo.values.errors import UsageError
 
-# Code that uses one of these names may define names or modules that no statement shows.
-_DYNAMIC = {
-    "globals",
-    "locals",
-    "vars",
-    "exec",
-    "eval",
-    "setattr",
-    "__getattr__",
-    "__dict__",
-    "modules",
-    "__path__",
-    "__import__",
-    "import_module",
-    "*",
-}
+# Words of code that may define names or modules that do not occur in the source.
+_DYNAMIC = re.compile(
+    r"\b(?:globals|locals|vars|exec|eval|setattr|__getattr__|__dict__|modules|__path__|__import__|import_module)\b"
+    r"|import \*"
+)
 # Generated files in which Keras lists its public names; the path depends on the version of Keras.
 _APPLICATIONS = ("applications/__init__.py", "api/applications/__init__.py")
-_FROM = "keras.src.applications."
+_APPLICATION = re.compile(r"^from keras\.src\.applications\.\w+ import(?: \(\s+| )(\w+)", re.M)
 
 
-def require_there(name: str) -> None:
-    """Raise UsageError if the code of a Keras or user model does not exist or has a syntax error.
+def require_code(name: str) -> None:
+    """Raise UsageError if the code of a Keras or user model does not exist.
 
     The current folder is searched, as in Python.
     """
     asked = read(name)
     if asked.kind == "keras":
-        known = _applications()
+        known = known_applications()
         if known and asked.attribute.lower() not in map(str.lower, known):
             raise no_application(asked.attribute, known)
     elif asked.kind == "own":
         # The current folder may be removed, a file unreadable, or a parent package not yet imported.
         with contextlib.suppress(OSError, KeyError):
-            _require_own(asked)
+            _require_attribute(asked)
 
 
-def _applications() -> list[str]:
+def known_applications() -> list[str]:
     """Return the models of the installed Keras, or an empty list if they are not known."""
     try:
         spec = find_spec("keras")
@@ -63,77 +47,35 @@ def _applications() -> list[str]:
         return []
     for folder in () if spec is None else spec.submodule_search_locations or ():
         for file in _APPLICATIONS:
-            with contextlib.suppress(OSError, SyntaxError, ValueError):
-                body = ast.parse((Path(folder) / file).read_bytes()).body
-                listed = [one for one in body if isinstance(one, ast.ImportFrom)]
-                found = [one.names[0].name for one in listed if (one.module or "").startswith(_FROM)]
-                if found:
-                    return found
+            with contextlib.suppress(OSError):
+                names = _APPLICATION.findall((Path(folder) / file).read_text(errors="replace"))
+                if names:
+                    return names
     return []
 
 
-def _require_own(asked: ModelName) -> None:
-    where: list[str] | None = [os.getcwd(), *sys.path]
-    first, parts = asked.attribute.partition(".")[0], asked.module.split(".")
-    bound: set[str] = set()
-    functions: list[str] = []
-    for number in range(1, len(parts) + 1):
-        module = ".".join(parts[:number])
-        found = None if where is None else PathFinder.find_spec(module, where)
-        if found is None:
-            if number == 1 and module in (*sys.builtin_module_names, *sys.modules):
+def _require_attribute(asked: ModelName) -> None:
+    """Raise UsageError if a module of the path is not there, or its source has no word like the attribute."""
+    folders: list[str] | None = [os.getcwd(), *sys.path]
+    module = source = ""
+    for part in asked.module.split("."):
+        module = f"{module}.{part}".removeprefix(".")
+        spec = None if folders is None else PathFinder.find_spec(module, folders)
+        if spec is None:
+            if module in (*sys.builtin_module_names, *sys.modules):
                 return
             raise no_module(module)
-        source = _source(found)
-        if source is None:
+        if spec.origin is None:  # a folder without __init__.py
+            source = ""
+        elif spec.origin.endswith(".py"):
+            source = Path(spec.origin).read_text(errors="replace")
+        else:
             return
-        bound, used = _names(source)
-        if not _DYNAMIC.isdisjoint(used):
+        if _DYNAMIC.search(source):
             return
-        functions = re.findall(r"^def (\w+)", source, re.M)
-        inner = found.submodule_search_locations
-        where = None if inner is None else list(inner)
-    is_module = where is not None and PathFinder.find_spec(f"{asked.module}.{first}", where) is not None
-    if first not in bound and not is_module and not first.startswith("__"):
-        raise no_attribute(asked, first, functions)
-
-
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that a module binds and all names that it uses.
-
-    Names that functions declare global are among the bound names.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tables = [top := symtable.symtable(source, "", "exec")]
-        nodes = ast.walk(ast.parse(source))
-    bound: set[str] = set()
-    for table in tables:
-        tables += table.get_children()
-        bound |= {
-            one.get_name()
-            for one in table.get_symbols()
-            if (one.is_assigned() or one.is_imported()) and (table is top or one.is_declared_global())
-        }
-    return bound, {str(getattr(node, field, "")) for node in nodes for field in ("id", "attr", "name")}
-
-
-def _source(found: ModuleSpec) -> str | None:
-    """Return the source of a module, or None if it has no source. Raises OSError, UsageError."""
-    if found.origin is None and found.submodule_search_locations is not None:
-        return ""  # a folder without __init__.py
-    if found.origin is None or not found.origin.endswith(".py"):
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the import prints them
-            source = importlib.util.decode_source(Path(found.origin).read_bytes())
-            compile(source, found.origin, "exec", dont_inherit=True)
-            return source
-    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise UsageError(
-            f"the module {found.name} cannot be imported: {type(error).__name__}: {error.args[0]} "
-            f"({found.origin}{line})",
-            f"python -c 'import {found.name}' shows all of it",
-        ) from error
+        locations = spec.submodule_search_locations
+        folders = None if locations is None else list(locations)
+    first = asked.attribute.partition(".")[0]
+    is_module = folders is not None and PathFinder.find_spec(f"{module}.{first}", folders) is not None
+    if not re.search(rf"\b{first}\b", source) and not is_module and not first.startswith("__"):
+        raise no_attribute(asked, first, re.findall(r"^def (\w+)", source, re.M))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gputopo.topology.doubts import looks_cut
+from gputopo.topology import looks_cut
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, Machine
 

@@ -13,7 +13,7 @@ from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload
 
 _NUMBER_BYTES = 4
 
@@ -29,7 +29,7 @@ def require_memory(
     asked = model_names.read(spec.model)
     if asked.kind != "network":
         return
-    example = _NUMBER_BYTES * math.prod(workload.require(asked.attribute).input_shape)
+    example = _NUMBER_BYTES * math.prod(require_workload(asked.attribute).input_shape)
     found = _of_hosts(spec, host_bytes) if spec.backend == "cpu" else _of_gpus(spec, machines)
     for name, size, batches in found:
         if example * sum(batches) > size:

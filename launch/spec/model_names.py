@@ -12,7 +12,7 @@ from typing import Literal
 
 from gputopo.values.errors import UsageError
 from gputopo.values.option import listed, nearest
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload, workload_names
 
 KERAS_PREFIX = "keras:"
 _CIFAR10 = "-cifar10"
@@ -48,14 +48,14 @@ def read(name: str) -> ModelName:
         return ModelName("own", found["attribute"], found["module"])
     if ":" in name or name.endswith(".py"):
         raise UsageError(f"'{name}' is not a function of a module", _nearest_import(name))
-    return ModelName("network", workload.require(name).name)
+    return ModelName("network", require_workload(name).name)
 
 
 def defaults(name: str) -> tuple[int, int, float]:
     """Return a model's batch per GPU, batch per CPU device, and rate. Raises UsageError as `read`."""
     asked = read(name)
     if asked.kind == "network":
-        known = workload.require(asked.attribute)
+        known = require_workload(asked.attribute)
         return known.gpu_batch, known.cpu_batch, known.learning_rate
     return KERAS_GPU_BATCH, KERAS_CPU_BATCH, KERAS_LEARNING_RATE
 
@@ -107,17 +107,17 @@ def model_for(name: str, data_name: str | None) -> str:
     asked = read(name)
     if data_name is None or asked.kind != "network":
         return name
-    if workload.require(name).data_name == data_name:
+    if require_workload(name).data_name == data_name:
         return name
-    if data_name == "cifar10" and name + _CIFAR10 in workload.names():
+    if data_name == "cifar10" and name + _CIFAR10 in workload_names():
         return name + _CIFAR10
-    if data_name == "imagenet" and name.removesuffix(_CIFAR10) in workload.names() and _CIFAR10 in name:
+    if data_name == "imagenet" and name.removesuffix(_CIFAR10) in workload_names() and _CIFAR10 in name:
         return name.removesuffix(_CIFAR10)
-    of_data = [other for other in workload.names() if workload.require(other).data_name == data_name]
+    of_data = [other for other in workload_names() if require_workload(other).data_name == data_name]
     near = difflib.get_close_matches(name, of_data, n=1, cutoff=0.0)
     raise UsageError(
         f"--data-name {data_name} cannot be combined with --model {name}: "
-        f"its data set is {workload.require(name).data_name}",
+        f"its data set is {require_workload(name).data_name}",
         f"remove --data-name, or use --model {near[0]}",
     )
 
@@ -125,4 +125,4 @@ def model_for(name: str, data_name: str | None) -> str:
 def data_of(model: str) -> str | None:
     """Return the data set of a model's examples; None if it is unknown until the model is built."""
     asked = read(model)
-    return workload.require(model).data_name if asked.kind == "network" else None
+    return require_workload(model).data_name if asked.kind == "network" else None

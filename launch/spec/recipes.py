@@ -2,7 +2,7 @@
 
 from gputopo.launch.spec.model_names import defaults, read
 from gputopo.values.run.spec import Schedule
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload
 
 # Training images of ILSVRC 2012 and of CIFAR-10.
 IMAGENET_EXAMPLES = 1_281_167
@@ -37,7 +37,7 @@ def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
     asked = read(model)
     if asked.kind != "network":
         return rate, Schedule()
-    name, data = asked.attribute, workload.require(asked.attribute).data_name
+    name, data = asked.attribute, require_workload(asked.attribute).data_name
     if name.startswith("resnet") and data == "imagenet":
         per_epoch = IMAGENET_EXAMPLES / batch
         schedule = _stairs(

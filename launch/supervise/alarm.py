@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gputopo.launch.supervise.worker_process import OwnChildren
-from gputopo.probes.processes import kill_group, tethered
+from gputopo.probes import kill_group, tethered
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event
 
 COMMAND_S = 30.0  # limit of one delivery; not measured

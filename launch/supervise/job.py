@@ -16,7 +16,7 @@ from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLife, WorkerLimits
 from gputopo.launch.supervise.worker_output import WorkerOutput
 from gputopo.launch.supervise.worker_process import Command, adopting
-from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
+from gputopo.runs import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.spec import RunSpec
 

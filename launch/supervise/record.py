@@ -13,9 +13,7 @@ import msgspec
 import gputopo
 from gputopo.launch import failure
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.live import RecentSteps, Reports
-from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
-from gputopo.runs.verdict.judge import Judgement
+from gputopo.runs import STOPPED_FROM_OUTSIDE, Judgement, RecentSteps, Reports, Summary
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Event,

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gputopo.launch.data.tfrecords import masked_crc
-from gputopo.runs.devices import batch_sizes
+from gputopo.launch.data import masked_crc
+from gputopo.runs import batch_sizes
 from gputopo.values.run.events import Device, Event, GpuSample, RunStarted, Sample, Step
 
 EVERY_S = 5.0  # between two points of a GPU: a day takes 4 MB per GPU; not measured

@@ -29,7 +29,7 @@ from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, HangLimits, Watchdog, is_stuck, process_words
 from gputopo.launch.supervise.worker_output import WorkerOutput
 from gputopo.launch.supervise.worker_process import Command, WorkerProcess
-from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
+from gputopo.runs import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (
     SERVING,
     Event,

@@ -40,7 +40,11 @@ class Drills(Observer):
 
     def __init__(self, spec: RunSpec) -> None:
         self._drills = spec.drills
-        self._towers = {_number(spec, tower): tower for tower in range(len(spec.devices))}
+        # By number of a tower's device in outputs: the GPU's number, or the tower's number on a CPU.
+        self._towers = {}
+        for device in spec.devices:
+            has_number = spec.backend == "gpu" and not spec.servers and device.gpu is not None
+            self._towers[device.gpu if has_number else device.tower] = device.tower
         self._step = -(10**9)
 
     def before(self, number: int) -> None:
@@ -78,7 +82,9 @@ class DrilledStep(TrainingStep):
 
     def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: InputSource) -> None:
         self.drills = Drills(spec)
-        super().__init__(model, spec, placement, drilled(source, self.drills))
+        if self.drills.of(SLOW_INPUT):
+            source = cast(InputSource, LateInput(source, self.drills))
+        super().__init__(model, spec, placement, source)
 
     def observers(self, emit: Emit) -> list[Observer]:
         """Return the observers of any step, and the drills."""
@@ -117,7 +123,7 @@ class _DrilledClock(TowerClock):
             spoils = self._drills.spoils
             factor = host_call(lambda: np.float32(np.nan if spoils() else 1.0), [], tf.float32)
         with tf.device(self.device), tf.control_dependencies(after):
-            return [tf.identity(one) if factor is None else one * factor for one in made]
+            return [tf.identity(tensor) if factor is None else tensor * factor for tensor in made]
 
     def _late(self, fault: str, began: Tensor, ended: Tensor) -> Tensor:
         def held(began_s: Any, ended_s: Any) -> Any:
@@ -169,11 +175,6 @@ class LateInput:
         return fed
 
 
-def drilled(source: InputSource, drills: Drills) -> InputSource:
-    """Return the source, with a delay if there is a drill for slow input."""
-    return cast(InputSource, LateInput(source, drills)) if drills.of(SLOW_INPUT) else source
-
-
 def wait(began_s: float, ended_s: float, factor: float) -> float:
     """Wait until work from `began_s` to `ended_s` would have ended at `factor` of its pace; return that time.
 
@@ -185,9 +186,3 @@ def wait(began_s: float, ended_s: float, factor: float) -> float:
     while factor < 1 and time.time() < until_s:
         time.sleep(0)
     return until_s
-
-
-def _number(spec: RunSpec, tower: int) -> int:
-    """Return the number of a tower's device in outputs: the GPU's number, or the tower's number on a CPU."""
-    gpu = spec.devices[tower].gpu
-    return tower if spec.backend == "cpu" or spec.servers or gpu is None else gpu

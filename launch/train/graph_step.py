@@ -44,7 +44,7 @@ class GraphStep(Stepper):
         self.updater = Updater(
             variables, spec.optimization, spec.learning_rate, self.scale, independent=independent
         )
-        self.slots, self.own_slots = self.updater.slots, self.updater.own_slots
+        self.slots = self.updater.slots
 
     def compiled(self, build: Callable[..., Any], *more: Any) -> Any:
         """Return the step's graph. `build` gets the step's number, values of `more`, and the input's feed."""

@@ -156,13 +156,14 @@ class Loop:
         self.trained += 1
         if number < 1:
             self._warmup_seconds.append(seconds)
-        event = self._event(number, seconds, outcome)
+        event = self.step_event(number, seconds, outcome)
         self._running.add(event)
         self._emit(event)
         for observer in self._observers:
             observer.after(event, outcome)
 
-    def _event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
+    def step_event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
+        """Return the event of a step that took so many seconds."""
         loss = outcome.mean_loss
         images = self._spec.joint_batch
         if outcome.examples is not None:

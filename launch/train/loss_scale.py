@@ -27,8 +27,17 @@ class LossScale:
         self._own = spec.variable_update == "independent"
         self.variables: list[list[Any]] = []
         if self.automatic:
-            count = len(spec.devices) if self._own else 1
-            self.variables = [self._create() for _ in range(count)]
+            # Counts are float32: exact up to 16 million, and every device has kernels for this type.
+            starts = {
+                "loss/scale": float(spec.precision.loss_scale),
+                "loss/good_steps": 0.0,
+                "loss/skipped_steps": 0.0,
+            }
+            with tf.device(HOST):
+                self.variables = [
+                    [tf.Variable(start, trainable=False, name=name) for name, start in starts.items()]
+                    for _ in range(len(spec.devices) if self._own else 1)
+                ]
 
     def of(self, tower: int) -> Tensor | None:
         """Return a tower's scale as a float32 scalar on the host, or None if the loss is not scaled."""
@@ -39,6 +48,11 @@ class LossScale:
             return None
         with tf.device(HOST):
             return tf.constant(self._spec.loss_scale, tf.float32)
+
+    def skipped(self, place: int) -> Tensor:
+        """Return the number of steps that an automatic scale has skipped in a place, on the host."""
+        with tf.device(HOST):
+            return self.variables[place if self._own else 0][2].read_value()
 
     def decide(self, totals: Sequence[Sequence[Tensor]], variables: Sequence[Sequence[Any]]) -> list[Tensor]:
         """Return for each place whether its step is applied: a bool on the host.
@@ -82,12 +96,6 @@ class LossScale:
             tuple(float(scale.numpy()) for scale, _, _ in self.variables),
             tuple(int(skipped.numpy()) for _, _, skipped in self.variables),
         )
-
-    def _create(self) -> list[Any]:
-        # Counts are float32: exact up to 16 million, and every device has kernels for this type.
-        starts = (("scale", float(self._spec.loss_scale)), ("good_steps", 0.0), ("skipped_steps", 0.0))
-        with tf.device(HOST):
-            return [tf.Variable(value, trainable=False, name=f"loss/{name}") for name, value in starts]
 
 
 def run_if(decision: Tensor, apply: Callable[[], Sequence[Any]]) -> Any:

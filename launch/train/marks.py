@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled  # has no public name
 
+from gputopo.launch.device_names import device_name, host_of, rank_of
 from gputopo.launch.train.host_clocks import HostClocks
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.placements import Placement
-from gputopo.values.run.device_names import device_name, host_of, rank_of
 from gputopo.values.run.events import Device
 
 Tensor = Any
@@ -190,10 +190,10 @@ def exchange_of(
     made: dict[int, list[Tensor]] = {}
     born: dict[Operation, int | None] = {}  # by op that has a sum: the host that made it first
     for op in ops:
-        waits_for[op] = frozenset().union(*(waits_for.get(one.op, frozenset()) for one in op.inputs))
+        waits_for[op] = frozenset().union(*(waits_for.get(tensor.op, frozenset()) for tensor in op.inputs))
         reader = rank_of(op.device)
         if waits_for[op] == everyone:
-            earlier = [born[one.op] for one in op.inputs if one.op in born]
+            earlier = [born[tensor.op] for tensor in op.inputs if tensor.op in born]
             born[op] = earlier[0] if earlier else reader
             if not earlier and reader is not None:
                 made.setdefault(reader, []).append(op.outputs[0])
@@ -206,8 +206,8 @@ def exchange_of(
             elif waits_for.get(tensor.op) == frozenset({source}):
                 gathered.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
     return (
-        {pair: list(found.values()) for pair, found in gathered.items()},
-        {pair: list(found.values()) for pair, found in spread.items()},
+        {pair: list(tensors.values()) for pair, tensors in gathered.items()},
+        {pair: list(tensors.values()) for pair, tensors in spread.items()},
         made,
     )
 

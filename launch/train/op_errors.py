@@ -2,8 +2,8 @@
 
 import re
 
+from gputopo.launch.device_names import JOB, rank_of
 from gputopo.launch.failure import NCCL_REMEDY
-from gputopo.values.run.device_names import JOB, rank_of
 
 _LONGEST = 300  # characters of a cause; TensorFlow's messages can contain a whole graph
 # Lines before the line with the cause: headings, and the Python lines that made the node.
@@ -63,8 +63,8 @@ def unreachable_rank(text: str, kind: str) -> int | None:
 
     `kind`: class of the error.
     """
-    found = _REMOTE.search(text) if kind in _OF_THE_NETWORK else None
-    return None if found is None else rank_of(found[1])
+    remote = _REMOTE.search(text) if kind in _OF_THE_NETWORK else None
+    return None if remote is None else rank_of(remote[1])
 
 
 def disk_reason(error: Exception) -> str:

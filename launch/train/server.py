@@ -8,7 +8,6 @@ It ignores SIGINT, which asks a worker to finish its step, and SIGTERM from othe
 send SIGTERM to every process of a job, and then rank 0 still takes a last step and saves.
 """
 
-import faulthandler
 import os
 import signal
 import sys
@@ -17,10 +16,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputopo.launch.train.parent import LOOK_S, await_stopped_parent
+from gputopo.launch.device_names import JOB
+from gputopo.launch.train.parent import end_for_parent
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
-from gputopo.values.run.device_names import JOB
 from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, encode_line
 from gputopo.values.run.spec import RunSpec
 
@@ -35,7 +34,9 @@ def main(arguments: list[str]) -> int:
     spec_file, rank, events_fd = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
     trains = spec.rank is not None
-    ending = threading.Thread(target=_end_for_the_parent, args=(trains,), name="ending", daemon=True)
+    ending = threading.Thread(
+        target=end_for_parent, kwargs={"writes_stacks": trains}, name="ending", daemon=True
+    )
     ending.start()
     if trains:
         from gputopo.launch.train import worker
@@ -45,16 +46,15 @@ def main(arguments: list[str]) -> int:
     def emit(event: Event) -> None:
         os.write(events_fd, encode_line(event))
 
-    from gputopo.probes.tensorflow_install import load_cuda_libraries
+    from gputopo.probes import load_cuda_libraries
 
     if spec.backend == "gpu":
         load_cuda_libraries()
     import tensorflow as tf
 
     from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.placement.devices import register
 
-    _answering = register(answers())
+    _answering = devices.register(answers())
     cluster = devices.cluster_of(spec)
     try:
         _serving = tf.distribute.Server(
@@ -87,27 +87,10 @@ def answers() -> "Answering":
     from gputopo.launch.data import folder
 
     of_host: dict[bytes, Answering] = {
-        b"files": lambda *named: msgspec.json.encode(folder.listed(*(one.decode() for one in named))),
+        b"files": lambda *named: msgspec.json.encode(folder.listed(*(name.decode() for name in named))),
         b"free_bytes": lambda: np.int64(psutil.virtual_memory().available),
     }
     return lambda question, *given: of_host[question](*given)
-
-
-def _end_for_the_parent(trains: bool) -> None:
-    """Exit once the parent sends SIGTERM, without a shutdown, which takes TensorFlow seconds.
-
-    Also exit once the parent has been stopped for so long that rank 0 has ended: otherwise the server would
-    keep the GPUs. `trains`: write the stacks to the log first, like rank 0's worker.
-    """
-
-    def is_told() -> bool:
-        came = signal.sigtimedwait({signal.SIGTERM}, LOOK_S)
-        return came is not None and came.si_pid == os.getppid()
-
-    await_stopped_parent(is_told)
-    if trains:
-        faulthandler.dump_traceback()
-    os._exit(ExitCode.OK)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,7 @@ class TrainingStep(GraphStep):
         )
         self.math = TowerMath(model, spec, source, self.scale)
         self.slots = [
-            slots_of(variables, slots, self.own_slots)
-            for variables, slots in zip(placement.places, self.slots, strict=True)
+            slots_of(variables, slots) for variables, slots in zip(placement.places, self.slots, strict=True)
         ]
         self.says += remarks(spec)
         self._clocks = HostMarks(spec.devices)
@@ -77,7 +76,12 @@ class TrainingStep(GraphStep):
             for groups in tower_groups(self.spec):  # the groups of a host run one after another
                 start = [begin]
                 for group in groups:
-                    passed = [self._forward_backward(tower, number, fed, start) for tower in group]
+                    passed = []
+                    for place in group:
+                        (loss, *gradients), weights, state, marks = self.passed(place, number, fed, start)
+                        with tf.device(HOST):
+                            loss = tf.identity(loss)
+                        passed.append(_Tower(loss, weights, gradients, state, marks))
                     start = [tower.marks for tower in passed]
                     towers += passed
                     if waits == "own_copy":
@@ -85,9 +89,13 @@ class TrainingStep(GraphStep):
                             start += self._reduce_update([tower], number, after=[tower.marks], place=place)
                         changes += start[len(group) :]
             if waits == "each_tower":
-                for tower, batch in zip(towers, self.spec.batches, strict=True):
+                for count, (tower, batch) in enumerate(zip(towers, self.spec.batches, strict=True)):
                     part = batch / self.spec.joint_batch
-                    changes += self._reduce_update([tower], number, after=[tower.marks], part=part)
+                    with tf.device(HOST):
+                        update = number * len(towers) + count
+                    changes += self._reduce_update(
+                        [tower], number, after=[tower.marks], part=part, update=update
+                    )
             elif waits != "own_copy":
                 after = [tower.marks for tower in towers] if waits == "all" else []
                 changes += self._reduce_update(towers, number, after=after)
@@ -98,15 +106,6 @@ class TrainingStep(GraphStep):
                 # The probes are outputs so that no optimizer drops their copies to the host.
                 return losses, tf.identity(begin), marks, tf.add_n(self.marks.probes), *self._exchange
 
-    def _forward_backward(
-        self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
-    ) -> _Tower:
-        """Build both passes of one tower and its time marks. It starts after `start`."""
-        (loss, *gradients), weights, state, marks = self.passed(tower, number, fed, start)
-        with tf.device(HOST):
-            loss = tf.identity(loss)
-        return _Tower(loss, weights, gradients, state, marks)
-
     def _reduce_update(
         self,
         towers: Sequence[_Tower],
@@ -115,10 +114,11 @@ class TrainingStep(GraphStep):
         after: Sequence[Tensor],
         place: int = 0,
         part: float = 1.0,
+        update: Tensor | None = None,
     ) -> list[Tensor]:
         """Reduce these towers' gradients, and update the places from `place` on once `after` is done.
 
-        `part`: see `Updater.update`.
+        `part`, `update`: see `Updater.update`.
         """
         gradients = [tower.gradients for tower in towers]
         # If groups of CPU towers run in turn, a reduction during the last group would count as its computing.
@@ -133,7 +133,9 @@ class TrainingStep(GraphStep):
             ops = operations()[begun:]
             self._exchange = self._clocks.exchange(self.marks, self.placement, gradients, totals, ops)
             early = self.placement.waits in ("all", "own_copy") and not self.placement.stale
-            return self.updater.update(totals, number, after=after, early=early, first=place, part=part)
+            return self.updater.update(
+                totals, number, after=after, early=early, first=place, part=part, update=update
+            )
 
     def _store(self, towers: Sequence[_Tower], changes: Sequence[Tensor]) -> list[Tensor]:
         """Store the statistics, and the buffers that the next step needs in addition to the variables."""

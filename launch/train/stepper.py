@@ -83,7 +83,6 @@ class Stepper:
     graph: Any  # the step as a wrapped function
     says: tuple[str, ...] = ()  # assumptions, and replacements of what was requested
     slots: Sequence[Sequence[Sequence[Any]]] = ()  # the optimizer's variables, [place][variable][slot]
-    own_slots: int = 0  # slots of each variable itself; the slots after them belong to all variables
     scale: "LossScale | None" = None
     # If each host of the run has a process: returns rank 0's values of some tensors.
     from_first: Callable[[Iterable[Any]], list[Any]] | None = None

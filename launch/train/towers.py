@@ -42,6 +42,12 @@ class TowerMath:
 
         All are float32. The loss scale is removed from the loss and the gradients.
         """
+        # The factor makes the sum of the towers' gradients their mean, with the same weight for all examples.
+        share = self._rows[tower].batch / self._spec.joint_batch
+        if self._spec.variable_update == "independent":
+            share = 1.0
+        elif self._spec.grad_reduce == "sum":
+            share = len(self._rows) * self._rows[tower].batch / self._spec.joint_batch
         images, labels = self._source.read(tower, fed)  # [batch, h, w, c]; [batch]
         scale = self._scale.of(tower)
         factors = [] if scale is None else [scale, 1.0 / scale]
@@ -56,11 +62,11 @@ class TowerMath:
         ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                passed = self._pass(tower, number, weights, state, images)
+                passed = self.run_model(tower, number, weights, state, images)
                 loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))  # of [batch]
                 if passed.added is not None:
                     loss += passed.added
-                scaled = loss * self._share(tower)
+                scaled = loss * share
                 if factors:
                     scaled *= factors[0]
             # A user's model may hold variables that its output does not depend on.
@@ -73,7 +79,7 @@ class TowerMath:
             return loss, gradients, passed.state
 
         made: tuple[Tensor, list[Tensor], list[Tensor]]
-        made = self._compiled(both)(number, images, labels, weights, state, factors)
+        made = self.compiled(both)(number, images, labels, weights, state, factors)
         return made
 
     def forward(
@@ -83,11 +89,11 @@ class TowerMath:
         images, labels = self._source.read(tower, fed)
 
         def once(number: Tensor, images: Tensor, weights: list[Tensor], state: list[Tensor]) -> Tensor:
-            return self._pass(tower, number, weights, state, images, training=False).logits
+            return self.run_model(tower, number, weights, state, images, training=False).logits
 
-        return self._compiled(once)(number, images, weights, state), labels
+        return self.compiled(once)(number, images, weights, state), labels
 
-    def _pass(
+    def run_model(
         self,
         tower: int,
         number: Tensor,
@@ -97,46 +103,30 @@ class TowerMath:
         *,
         training: bool = True,
     ) -> Forward:
+        """Run the model on a tower's images."""
         images = tf.cast(images, TYPES[self._spec.precision.compute])
         rows = self._rows[tower]
-        rows = replace(rows, stream=replace(rows.stream, step=number, compiled=self._spec.precision.xla))
+        rows = replace(rows, stream=replace(rows.stream, step=number))
         return self._model.forward(weights, state, images, rows, self._spec.data_format, training=training)
 
-    def _compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """Compile by XLA if requested. Each tower is compiled by itself, as XLA compiles for one device."""
         if not self._spec.precision.xla:
             return work
         compiled: Callable[..., Any] = tf.function(work, jit_compile=True, autograph=False)
         return compiled
 
-    def _share(self, tower: int) -> float:
-        """Return the factor of a tower's loss that makes the sum of gradients their mean; 1.0 if independent.
-
-        It is the tower's share of the examples, so that all examples have the same weight. If the spec
-        requests the sum of gradients, it is multiplied by the number of towers.
-        """
-        if self._spec.variable_update == "independent":
-            return 1.0
-        times = len(self._rows) if self._spec.grad_reduce == "sum" else 1
-        return times * self._rows[tower].batch / self._spec.joint_batch
-
 
 def hits(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the numbers of examples (float32) whose label is the first guess, and among the first five.
 
     `logits` [batch, classes]; `labels` [batch], below 0 for a row without an example. Equal logits are ranked
-    by class number, as in tf.math.top_k, so that a constant output is not right. NaN is a wrong guess. Uses
-    only plain arithmetic, for which GPUs have kernels.
+    by class number, so that a constant output is not right. A row with a NaN is wrong.
     """
     if model.classes == 1:  # a single logit: yes if above zero
         right = tf.cast(tf.equal(tf.cast(tf.reshape(logits, (-1,)) > 0, labels.dtype), labels), tf.float32)
         return tf.stack([tf.reduce_sum(right), tf.reduce_sum(right)])
-    classes = tf.constant([list(range(model.classes))], labels.dtype)  # [1, classes]
-    own = tf.one_hot(labels, model.classes, dtype=logits.dtype)
-    of_label = tf.reduce_sum(tf.where(own > 0, logits, tf.zeros_like(logits)), 1, keepdims=True)  # [b, 1]
-    better = tf.logical_not(logits <= of_label)
-    first = tf.logical_and(tf.equal(logits, of_label), classes < labels[:, None])
-    before = tf.reduce_sum(tf.cast(tf.logical_or(better, first), tf.float32), 1)  # [b]
-    real = tf.cast(labels >= 0, tf.float32)
-    top1 = tf.reduce_sum(real * tf.cast(before < 1, tf.float32))
-    return tf.stack([top1, tf.reduce_sum(real * tf.cast(before < TOP, tf.float32))])
+    ranked = tf.cast(tf.math.top_k(logits, min(TOP, model.classes)).indices, labels.dtype)  # [batch, guesses]
+    is_number = tf.logical_not(tf.reduce_any(tf.math.is_nan(logits), 1, keepdims=True))
+    right = tf.cast(tf.logical_and(tf.equal(ranked, labels[:, None]), is_number), tf.float32)
+    return tf.stack([tf.reduce_sum(right[:, 0]), tf.reduce_sum(right)])

@@ -26,11 +26,10 @@ from gputopo.launch.train.placement.placements import ParameterServer, place
 from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.train.placement.variables import largest_difference, pin
 from gputopo.launch.train.step import TrainingStep
-from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
-from gputopo.values.run.events import Event, ModelBuilt, Noticed, PhaseBegun, ReplicasCompared, Step
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped, VariableSets
+from gputopo.values.run.events import ModelBuilt, Noticed, PhaseBegun, ReplicasCompared, Step
 from gputopo.values.run.spec import RunSpec
 
-Emit = Callable[[Event], None]
 Made = TypeVar("Made", bound=Stepper)
 
 
@@ -147,7 +146,7 @@ def stepper_of(
     """
     require_kernels(spec)
     if spec.method is not None:
-        from gputopo.launch.compare.keras_step import MethodStep  # loads Keras, which takes seconds
+        from gputopo.launch.compare.methods import MethodStep
 
         return MethodStep(model, spec)
     if spec.strategy is not None:
@@ -185,15 +184,15 @@ def observers(spec: RunSpec, emit: Emit, losses: LossWatch | None = None) -> Ite
     written.
     """
     lifecycle = spec.lifecycle
-    found: list[Observer] = [losses or LossWatch(emit)]
+    watching: list[Observer] = [losses or LossWatch(emit)]
     if lifecycle.trace is not None and lifecycle.trace_steps:
         require_writable(Path(lifecycle.trace), "--trace", named_by="--output")
-        found.append(Tracer(spec, emit))
+        watching.append(Tracer(spec, emit))
     if lifecycle.tensorboard is not None:
         require_writable(Path(lifecycle.tensorboard), "--tensorboard")
-        found.append(Scalars(spec))
-    yield found
-    for observer in found:
+        watching.append(Scalars(spec))
+    yield watching
+    for observer in watching:
         observer.close()
 
 

@@ -25,25 +25,29 @@ Tensor = Any
 class Optimizer:
     """One of TensorFlow's own training ops: one op for each variable, in place, with CPU and GPU kernels.
 
-    `slots`: the op's arguments that it keeps for each variable on its device, with initial values. `scalars`:
-    numbers that all variables of a device share. Each is multiplied by its value here after a step, and this
-    is also its initial value. `rate`, `gradient`: the names of the op's arguments.
+    `slots`: the op's arguments that it keeps for each variable on its device, with initial values. `powers`:
+    the op's arguments that are a number to the power of the update's number, from 1. `rate`, `gradient`: the
+    names of the op's arguments.
     """
 
     op: Callable[..., Any]
     rate: str = "lr"
     gradient: str = "grad"
     slots: Mapping[str, float] = field(default_factory=dict)
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    powers: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(
-        self, variable: Any, slots: Sequence[Any], scalars: Sequence[Tensor], gradient: Tensor, rate: Tensor
+        self,
+        variable: Any,
+        slots: Sequence[Any],
+        powers: Mapping[str, Tensor],
+        gradient: Tensor,
+        rate: Tensor,
     ) -> Any:
         """Return the op that changes the variable and its slots."""
-        own = {name: slot.handle for name, slot in zip(self.slots, slots, strict=True)}
-        shared = dict(zip(self.scalars, scalars, strict=True))
-        given = {self.rate: rate, self.gradient: gradient, **own, **shared, **self.settings}
+        handles = {name: slot.handle for name, slot in zip(self.slots, slots, strict=True)}
+        given = {self.rate: rate, self.gradient: gradient, **handles, **powers, **self.settings}
         return self.op(var=variable.handle, **given)
 
 
@@ -79,7 +83,7 @@ def optimizer_of(spec: Optimization) -> Optimizer:
         return Optimizer(
             ops.ResourceApplyAdam,
             slots={"m": 0.0, "v": 0.0},
-            scalars={f"{name}_power": beta for name, beta in betas.items()},
+            powers={f"{name}_power": beta for name, beta in betas.items()},
             settings=ADAM,
         )
     return Optimizer(ops.ResourceApplyGradientDescent, rate="alpha", gradient="delta")
@@ -88,10 +92,9 @@ def optimizer_of(spec: Optimization) -> Optimizer:
 class Updater:
     """Slots of every variable of a placement, and the ops of one update.
 
-    `slots`: [place][variable][slot], each on its variable's device. Values that all variables of a device
-    share (Adam's powers) follow the `own_slots` slots of the first variable. `scale`: with an automatic loss
-    scale, a step with non-finite gradients changes only the scale. `independent`: each place is clipped by
-    the norm of its own gradients.
+    `slots`: [place][variable][slot], each on its variable's device. `scale`: with an automatic loss scale, a
+    step with non-finite gradients changes only the scale. `independent`: each place is clipped by the norm of
+    its own gradients.
     """
 
     def __init__(
@@ -109,15 +112,10 @@ class Updater:
         self._base_rate = base_rate
         self._scale = scale if scale is not None and scale.automatic else None
         self._optimizer = optimizer_of(spec)
-        self.own_slots = len(self._optimizer.slots)
         clips = (spec.gradient_clip, spec.gradient_clip_norm)
         self._changes_gradients = bool(spec.weight_decay) or any(limit is not None for limit in clips)
         self._decisions: dict[int, Tensor] = {}  # by place that was updated
-        self._shared = [self._shared_of(place) for place in variables.places]
-        self.slots = [
-            self._slots_of(place, shared)
-            for place, shared in zip(variables.places, self._shared, strict=True)
-        ]
+        self.slots = [[self._create_slots(variable) for variable in place] for place in variables.places]
 
     def update(
         self,
@@ -128,11 +126,12 @@ class Updater:
         early: bool = False,
         first: int = 0,
         part: float = 1.0,
+        update: Tensor | None = None,
     ) -> list[Any]:
         """Return the ops that change the places from `first` on by their totals ([place][variable]).
 
-        `number`: the step's number. `part`: the fraction of a step's change that this call applies; weight
-        decay is multiplied by it.
+        `number`: the step's number. `update`: the number of this update, from 0; None: the step's number.
+        `part`: the fraction of a step's change that this call applies; weight decay is multiplied by it.
 
         The changes wait for `after`, the end of the towers, so that they are in place: TensorFlow would copy
         a weight that is still being read, and fragment the memory (230 MiB more in ResNet-50 on a CPU).
@@ -141,6 +140,8 @@ class Updater:
         variables, and their gradients would be held during the convolutions' backward pass.
         """
         rate = learning_rate(self._spec.schedule, self._base_rate, number)
+        update = number if update is None else update
+        early = early and not self._changes_gradients
         places = range(first, first + len(totals))
         with tf.control_dependencies(list(after)):
             ready = self._prepared(places, totals, self._spec.weight_decay * part)
@@ -148,35 +149,40 @@ class Updater:
                 return [
                     op
                     for place, own in zip(places, ready, strict=True)
-                    for op in self.update_place(place, own, rate, early=early and not self._changes_gradients)
+                    for op in self.update_place(place, own, rate, update, early=early)
                 ]
             decisions = self._scale.decide(totals, [self._variables.places[place] for place in places])
             self._decisions |= zip(places, decisions, strict=True)
             ops = [
-                run_if(decision, partial(self.update_place, place, own, rate))
+                run_if(decision, partial(self.update_place, place, own, rate, update))
                 for place, own, decision in zip(places, ready, decisions, strict=True)
             ]
             return ops + self._scale.settle(decisions, first=first)
 
     def update_place(
-        self, place: int, gradients: Sequence[Tensor], rate: Tensor, *, early: bool = False
+        self, place: int, gradients: Sequence[Tensor], rate: Tensor, update: Tensor, *, early: bool = False
     ) -> list[Any]:
         """Return the ops that change the variables of one place by gradients that are decayed and clipped.
 
         `early`: change the kernels of dense layers without waiting for the towers.
         """
-        variables = self._variables.places[place]
-        shared = {
-            device: [one.read_value() for one in scalars] for device, scalars in self._shared[place].items()
-        }
+        powers = {}
+        if self._optimizer.powers:
+            with tf.device(HOST):
+                applied = tf.cast(update, tf.float64) + 1.0
+                if self._scale is not None:
+                    applied -= tf.cast(self._scale.skipped(place), tf.float64)
+                powers = {
+                    name: tf.cast(tf.pow(tf.constant(base, tf.float64), applied), tf.float32)
+                    for name, base in self._optimizer.powers.items()
+                }
         ops = []
-        for number, variable in enumerate(variables):
+        for number, variable in enumerate(self._variables.places[place]):
             slots, gradient = self.slots[place][number], gradients[number]
             at_once = early and number and len(variable.shape) == 2
             with tf.device(variable.device), _after([gradients[number - 1]] if at_once else None):
-                own = slots[: self.own_slots]
-                ops.append(self._optimizer.apply(variable, own, shared[variable.device], gradient, rate))
-        return ops + self._advance(place, shared, ops)
+                ops.append(self._optimizer.apply(variable, slots, powers, gradient, rate))
+        return ops
 
     def accepted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
         """Return the statistics to store, given the towers' new ones ([tower][number]); call `update` first.
@@ -186,43 +192,20 @@ class Updater:
         if self._scale is None:
             return states
         accepted = []
-        for place, (old, new) in enumerate(zip(self._variables.states, states, strict=False)):
-            decision = self._decisions[place]
-            accepted.append(
-                [_chosen(decision, variable, value) for variable, value in zip(old, new, strict=True)]
-            )
+        for place, (variables, new) in enumerate(zip(self._variables.states, states, strict=False)):
+            chosen = []
+            for variable, value in zip(variables, new, strict=True):
+                with tf.device(variable.device):
+                    chosen.append(tf.where(self._decisions[place], value, variable.read_value()))
+            accepted.append(chosen)
         return accepted
 
-    def _shared_of(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
-        shared: dict[str, list[Any]] = {}
-        for device in dict.fromkeys(variable.device for variable in variables):
-            with tf.device(device):
-                shared[device] = [
-                    tf.Variable(start, trainable=False, name=f"{name}/slot")
-                    for name, start in self._optimizer.scalars.items()
-                ]
-        return shared
-
-    def _slots_of(self, variables: Sequence[Any], shared: dict[str, list[Any]]) -> list[list[Any]]:
-        waiting = dict(shared)
-        found = []
-        for variable in variables:
-            with tf.device(variable.device):
-                slots = [
-                    tf.Variable(tf.fill(variable.shape, start), trainable=False, name=f"{name}/slot")
-                    for name, start in self._optimizer.slots.items()
-                ]
-            found.append(slots + waiting.pop(variable.device, []))
-        return found
-
-    def _advance(self, place: int, shared: dict[str, list[Tensor]], after: list[Any]) -> list[Any]:
-        ops = []
-        factors = self._optimizer.scalars.values()
-        for device, before in shared.items():
-            with tf.device(device), tf.control_dependencies(after if before else []):
-                for variable, value, factor in zip(self._shared[place][device], before, factors, strict=True):
-                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value * factor))
-        return ops
+    def _create_slots(self, variable: Any) -> list[Any]:
+        with tf.device(variable.device):
+            return [
+                tf.Variable(tf.fill(variable.shape, start), trainable=False, name=f"{name}/slot")
+                for name, start in self._optimizer.slots.items()
+            ]
 
     def _prepared(
         self, places: Sequence[int], totals: Sequence[Sequence[Tensor]], decay: float
@@ -236,13 +219,19 @@ class Updater:
         ready = []
         for place, gradients in zip(places, totals, strict=True):
             variables = self._variables.places[place]
-            own = [_decayed(*pair, decay) for pair in zip(variables, gradients, strict=True)]
+            own = list(gradients)
+            for number, variable in enumerate(variables if decay else ()):
+                with tf.device(variable.device), tf.control_dependencies([own[number]]):  # else long before
+                    own[number] += decay * variable.read_value()
             if self._spec.gradient_clip is not None:
                 limit = self._spec.gradient_clip
                 own = _each(variables, own, lambda x: tf.clip_by_value(x, -limit, limit))  # noqa: B023
             if self._spec.gradient_clip_norm is not None:
                 if factor is None or self._independent:
-                    factor = _norm_factor(variables, own, self._spec.gradient_clip_norm)
+                    norm = self._spec.gradient_clip_norm
+                    squares = _each(variables, own, lambda x: tf.reduce_sum(tf.square(x)))
+                    with tf.device(HOST):
+                        factor = norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
                 own = _each(variables, own, lambda x: x * factor)  # noqa: B023
             ready.append(own)
         return ready
@@ -268,13 +257,6 @@ def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
         return tf.cast(base * factor, tf.float32)
 
 
-def _decayed(variable: Any, gradient: Tensor, decay: float) -> Tensor:
-    if not decay:
-        return gradient
-    with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it runs long before
-        return gradient + decay * variable.read_value()
-
-
 def _factor(schedule: Schedule, step: Tensor) -> Tensor:
     if schedule.kind == "piecewise":
         passed = tf.reduce_sum(tf.cast(step >= tf.constant(schedule.boundaries, tf.float64), tf.int32))
@@ -285,17 +267,6 @@ def _factor(schedule: Schedule, step: Tensor) -> Tensor:
         done = tf.minimum(step / schedule.decay_steps, 1.0)
         return 0.5 * (1.0 + tf.cos(math.pi * done))
     return tf.constant(1.0, tf.float64)
-
-
-def _chosen(decision: Tensor, variable: Any, value: Tensor) -> Tensor:
-    with tf.device(variable.device):
-        return tf.where(decision, value, variable.read_value())
-
-
-def _norm_factor(variables: Sequence[Any], gradients: Sequence[Tensor], norm: float) -> Tensor:
-    squares = _each(variables, gradients, lambda x: tf.reduce_sum(tf.square(x)))
-    with tf.device(HOST):
-        return norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
 
 
 def _each(

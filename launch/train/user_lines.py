@@ -28,21 +28,21 @@ def line_in(message: str) -> str | None:
     """Return the same from the stacks in a TensorFlow message. A Python function's stack has priority."""
     pieces = _STACK.split(message)
     stacks = sorted(zip(pieces[1::2], pieces[2::2], strict=True), key=lambda one: one[0][0] != "T")
-    found = (_last((file, int(line)) for file, line in _FRAME.findall(stack)) for _, stack in stacks)
-    return next((one for one in found if one is not None), None)
+    lines = (_last((file, int(line)) for file, line in _FRAME.findall(stack)) for _, stack in stacks)
+    return next((line for line in lines if line is not None), None)
 
 
 def _last(frames: Iterable[tuple[str, int]]) -> str | None:
-    own = [frame for frame in frames if _is_own(frame[0])]
-    if not own:
+    standard = f"{sysconfig.get_path('stdlib')}/"
+    ours = tuple(f"{folder}/" for folder in _OURS)
+    last = None
+    for file, line in frames:
+        in_standard = file.startswith(standard) and "-packages/" not in file
+        if not (_LIBRARY.search(file) or in_standard or file.startswith(ours)):
+            last = file, line
+    if last is None:
         return None
-    file, line = own[-1]
+    file, line = last
     source = linecache.getline(file, line).strip()[:_MAX_CHARACTERS]
     shown = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
     return f"{shown}, line {line}" + (f": {source}" if source else "")
-
-
-def _is_own(file: str) -> bool:
-    standard = sysconfig.get_path("stdlib")
-    in_standard = file.startswith(f"{standard}/") and "-packages/" not in file
-    return not (_LIBRARY.search(file) or in_standard or file.startswith(tuple(f"{one}/" for one in _OURS)))

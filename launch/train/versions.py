@@ -47,14 +47,14 @@ def worker_versions(*, gpus: bool) -> dict[str, str]:
 
 def installed(packages: Mapping[str, tuple[str, ...]], version: Callable[[str], str]) -> dict[str, str]:
     """Return the versions of the installed packages by name. If a name has several, the first is used."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name, candidates in packages.items():
         for package in candidates:
             try:
-                found.setdefault(name, version(package))
+                versions.setdefault(name, version(package))
             except importlib.metadata.PackageNotFoundError:
                 continue
-    return found
+    return versions
 
 
 def _onednn() -> dict[str, str]:

@@ -13,7 +13,6 @@ Otherwise SIGTERM ends it at once. A worker of rank 1 or above ignores both unti
 import faulthandler
 import os
 import re
-import select
 import signal
 import sys
 import threading
@@ -23,9 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
+from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
+from gputopo.launch.train.parent import end_without_launcher
 from gputopo.launch.train.user_lines import line_in
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
@@ -72,12 +72,13 @@ def main(arguments: list[str]) -> int:
     if spec.rank:
         emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its worker
     elif spec.servers:
-        ending = (spec.servers[0].host, events_fd, emit)
-        threading.Thread(target=_end_without_launcher, args=ending, name="ending", daemon=True).start()
+        ending = (spec.servers[0].host, events_fd)
+        threading.Thread(target=end_without_launcher, args=ending, name="ending", daemon=True).start()
     try:
         failure = _work(spec, emit, came)
         if spec.rank and (failure is None or failure.kind == UNREACHABLE):
-            _await_the_end()
+            while True:  # until SIGTERM: rank 0 and the launchers know when a training is over, and why
+                signal.pause()
         if failure is None:
             return ExitCode.OK
         emit(failure)
@@ -96,22 +97,6 @@ def _end_by_sigterm() -> None:
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
 
 
-def _end_without_launcher(host: str, events_fd: int, emit: Callable[[Event], None]) -> None:
-    """End this process of rank 0 once its launcher was stopped so long that the other hosts have ended."""
-    from gputopo.launch.train import parent
-
-    stopped_s = parent.await_stopped_parent(lambda: threading.Event().wait(parent.LOOK_S))
-    if select.select([], [events_fd], [], 0)[1]:  # a stopped launcher does not empty it
-        emit(launcher_stopped(host, stopped_s, time_s=time.time()))
-    os._exit(ExitCode.HARDWARE)
-
-
-def _await_the_end() -> None:
-    """Wait for SIGTERM: rank 0 and the launchers know when a training is over, and why."""
-    while True:
-        signal.pause()
-
-
 def _note(signum: signal.Signals, came: list[int]) -> None:
     """Append each arriving signal of this number to `came`."""
     signal.signal(signum, lambda number, _: came.append(number))
@@ -123,23 +108,26 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
     try:
         import tensorflow as tf
     except (ImportError, MemoryError, SystemError) as error:
+        # If memory is exhausted, Python may raise SystemError, and the loader has its own message.
+        no_memory = isinstance(error, MemoryError | SystemError) or _NO_MEMORY.search(str(error))
         return _failed(
             "error",
             f"TensorFlow cannot be imported: {str(error) or type(error).__name__}",
-            _import_remedy(error, spec),
+            MORE_SPACE if no_memory else install_tensorflow(cuda=spec.backend == "gpu"),
             ExitCode.HARDWARE,
         )
     from gputopo.launch.models import models
     from gputopo.launch.spec.rules import bf16_remark
+    from gputopo.launch.train.lifecycle import evaluating
     from gputopo.launch.train.loop import LossError
     from gputopo.launch.train.placement import devices
     from gputopo.launch.train.placement.timing import joined_fastest
-    from gputopo.launch.train.training import WorkerStart
+    from gputopo.launch.train.training import WorkerStart, train
     from gputopo.launch.train.versions import cpu_flags, worker_versions
 
     import_s = time.perf_counter() - began
     try:
-        devices.set_up(spec)
+        devices.set_up_devices(spec)
         options = {} if spec.task == "input" else {"stopped": lambda: bool(came)}
         if spec.rank is not None:
             from gputopo.launch.compare import multi_worker
@@ -151,11 +139,17 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
                 from gputopo.launch.hosts.addresses import open_ports
 
                 first, *others = spec.servers
-                says_open = open_ports(first.host, ((one.host, one.address) for one in others))
+                says_open = open_ports(first.host, ((server.host, server.address) for server in others))
                 emit(Noticed(time_s=time.time(), says=says_open))
             versions = worker_versions(gpus=spec.backend == "gpu") | devices.settings(spec)
-            _task_of(spec)(
-                models.build(spec.model, spec),
+            tasks: dict[str, Callable[..., Any]] = {
+                "train": train,
+                "forward": evaluating.pass_forward,
+                "eval": evaluating.evaluate,
+                "input": evaluating.measure_input,
+            }
+            tasks[spec.task](
+                models.build_model(spec.model, spec),
                 spec,
                 emit,
                 start=WorkerStart(import_s, versions, (*says, *bf16_remark(spec, cpu_flags()))),
@@ -203,31 +197,6 @@ def _host_gone(spec: RunSpec, rank: int) -> RankFailed:
         remedy=f"see what gputopo printed on that host, and its {log}",
         exit_code=ExitCode.HARDWARE,
     )
-
-
-def _import_remedy(error: Exception, spec: RunSpec) -> str:
-    """Return the remedy if TensorFlow cannot be imported.
-
-    If memory is exhausted, Python may raise SystemError, and the loader has its own message.
-    """
-    if isinstance(error, MemoryError | SystemError) or _NO_MEMORY.search(str(error)):
-        return MORE_SPACE
-    return install_tensorflow(cuda=spec.backend == "gpu")
-
-
-def _task_of(spec: RunSpec) -> Callable[..., Any]:
-    """Return the function of the spec's task. Importing it loads TensorFlow."""
-    if spec.task == "train":
-        from gputopo.launch.train.training import train
-
-        return train
-    if spec.task == "input":
-        from gputopo.launch.train.lifecycle.evaluating import measure_input
-
-        return measure_input
-    from gputopo.launch.train.lifecycle.evaluating import evaluate, pass_forward
-
-    return evaluate if spec.task == "eval" else pass_forward
 
 
 def _memory_peak(spec: RunSpec) -> MemoryPeak:

@@ -108,12 +108,11 @@ class ErrorOutput:
 
 def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:
     """Return the cause that a program's last lines report, and a remedy; None if no message is known."""
-    from gputopo.captures import messages  # only a failure needs this module
-    from gputopo.captures.training_failures import failure_in
+    from gputopo.captures import failure_in, read_messages  # only a failure needs these modules
     from gputopo.findings import find
 
     for count in (LINES, MORE_LINES):
-        for machine in messages.add((), "\n".join(lines[-count:])):
+        for machine in read_messages("\n".join(lines[-count:])):
             for finding in find(machine):
                 if finding.severity != "info":
                     return finding.says.partition(" reports ")[2] or finding.says, finding.remedy

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from gputopo.launch.hosts import starters
-from gputopo.planner.network import rdma_ports
+from gputopo.topology import near_rdma_ports
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 
@@ -67,6 +67,6 @@ def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequenc
     nearest to each of the GPUs.
     """
     found = {} if interface is None else {_INTERFACE: f"={interface}"}
-    near = rdma_ports(machine, gpus) if machine is not None else ()
+    near = near_rdma_ports(machine, gpus) if machine is not None else ()
     ports = ",".join(f"{port.rdma_device}:{port.rdma_port or 1}" for port, _ in near)
     return {**found, **({_HCA: f"={ports}"} if ports else {})}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gputopo.launch.device_names import host_names
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.joining import address_of_leader
 from gputopo.launch.hosts.messages import RunEnd
@@ -19,11 +20,10 @@ from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
 from gputopo.launch.user_program.running import make_folder, other_gpus, run_own, run_recorded, runs_on
-from gputopo.probes.equipment import interface_of
+from gputopo.probes import interface_of
 from gputopo.report import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
-from gputopo.values.run.device_names import host_names
 from gputopo.values.run.events import Noticed, RankFailed
 from gputopo.values.run.program import ProgramPart
 

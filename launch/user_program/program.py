@@ -26,7 +26,7 @@ from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.worker_output import LINES
 from gputopo.launch.supervise.worker_process import OwnChildren, adopting
 from gputopo.launch.user_program.error_output import ErrorOutput, known_cause
-from gputopo.probes.processes import tethered
+from gputopo.probes import tethered
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.run.events import RankFailed
 

@@ -118,7 +118,7 @@ def run_recorded(
         contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record,
     ):
         with contextlib.ExitStack() as stack:
-            from gputopo.probes.run_watch import RunWatch
+            from gputopo.probes import RunWatch
 
             pipe = _pipe(folder, stack)
             with signals.blocked(_FOR_THE_PROGRAM):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gputopo.probes.cuda.door import Cuda, CudaError, Event, Stream
+from gputopo.probes.cuda.door import Cuda, CudaError, Stream
 from gputopo.probes.cuda.gpus import EngineGpu
 from gputopo.probes.cuda.waiting import PATIENCE_S, PAUSE_S, Waiter
 
@@ -127,7 +127,10 @@ class StreamBlocker:
         self._cuda.ask("cuEventRecord", event, stream)  # this also fails on a lost GPU
         if refused is not None:
             return refused
-        passed = any(self._passed(event) for _ in range(_QUESTIONS))
+        passed = False
+        for _ in range(_QUESTIONS):
+            time.sleep(PAUSE_S)
+            passed = passed or self._cuda.happened(event)
         self._release_all()
         released_s = time.monotonic()
         Waiter(self._cuda, self._patience_s).stream(stream, event, 0)
@@ -137,10 +140,6 @@ class StreamBlocker:
         if late_s > _LATE_S:
             return f"{hold.name} released a stream {late_s:.1f} s late"
         return None
-
-    def _passed(self, event: Event) -> bool:
-        time.sleep(PAUSE_S)
-        return self._cuda.happened(event)
 
     def _wait(self, stream: Stream) -> None:
         self._cuda.wait_for_word(stream, self._cuda.device_view(self._word()), self._window)

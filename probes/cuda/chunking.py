@@ -55,14 +55,14 @@ def chunks(size: int, source_bytes: int, target_bytes: int, chunk: int | None = 
     if capacity <= 0 or size <= 0:
         raise ValueError(f"cannot copy {size} bytes in a buffer of {capacity}")
     step = capacity if chunk is None else max(1, min(chunk, capacity))
-    found: list[Chunk] = []
+    pieces: list[Chunk] = []
     left, source, target = size, 0, 0
-    while left > 0 and len(found) < MAX_CHUNKS:
+    while left > 0 and len(pieces) < MAX_CHUNKS:
         part = min(step, left, source_bytes - source, target_bytes - target)
-        found.append(Chunk(source, target, part))
+        pieces.append(Chunk(source, target, part))
         left -= part
         source, target = (source + part) % source_bytes, (target + part) % target_bytes
-    return tuple(found)
+    return tuple(pieces)
 
 
 def messages(size: int, capacity: int, count: int) -> tuple[Chunk, ...]:

@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, failure_of
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyTime, CopyWindow, failure_of
 from gputopo.probes.cuda.blocking import NOT_HELD, StreamBlocker
 from gputopo.probes.cuda.chunking import common_window, fitting, rate_alone, rate_within
 from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
-from gputopo.probes.cuda.layout import Places, host_nodes, places, transfer
+from gputopo.probes.cuda.layout import Places, cut, host_nodes, places
 from gputopo.probes.cuda.pattern import seed_of
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer, starts_apart_s
 from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
@@ -24,26 +24,26 @@ _GB = 1e9
 
 
 def times(
-    job: CopyJob, ready: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
+    job: CopyJob, transfers: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
 ) -> dict[int, CopyTime]:
     """Return the time of each successful copy. `ends`: as from `Transfer.ends`, by the copies' numbers."""
     window = common_window(list(ends.values())) if ends else 0.0
-    found: dict[int, CopyTime] = {}
-    for number, times in ends.items():
-        one = ready[number]
-        whole, seconds = sum(one.sizes), times[-1]
+    copy_times: dict[int, CopyTime] = {}
+    for number, ends_s in ends.items():
+        transfer = transfers[number]
         if len(ends) > 1:
-            rate = rate_within(one.sizes, times, window, staged=one.staged)
+            rate = rate_within(transfer.sizes, ends_s, window, staged=transfer.staged)
         else:
-            rate = rate_alone(one.sizes, times, staged=one.staged)
-        latency = job.kind == "latency"
-        found[number] = CopyTime(
-            bytes=one.chunks[0].size if one.repeats > 1 else whole,
-            seconds=seconds / one.repeats,
-            gb_per_s=0.0 if latency else rate / _GB * (2 if one.copy.kind == "d2d_local" else 1),
-            microseconds=seconds / one.repeats * 1e6 if latency else None,
+            rate = rate_alone(transfer.sizes, ends_s, staged=transfer.staged)
+        seconds = ends_s[-1] / transfer.repeats
+        is_latency = job.kind == "latency"
+        copy_times[number] = CopyTime(
+            bytes=transfer.chunks[0].size if transfer.repeats > 1 else sum(transfer.sizes),
+            seconds=seconds,
+            gb_per_s=0.0 if is_latency else rate / _GB * transfer.copy.times_counted,
+            microseconds=seconds * 1e6 if is_latency else None,
         )
-    return found
+    return copy_times
 
 
 # Largest difference between starts: rates of copies at once use the time from their common start. Not
@@ -164,16 +164,17 @@ class Engine:
         wrong: dict[int, CudaError] = {}
         ends: dict[int, list[float]] = {}
         ready: dict[int, Transfer] = {}
-        node = self._node(job.copies)
+        nodes = {copy.numa_node for copy in job.copies}
+        node = nodes.pop() if len(nodes) == 1 else None
         with self._numa.bound(node, None if node is None else self._node_cpus.get(node)):
             try:
                 self._prepare(job, sizes, ready, wrong)
                 released_s = self._run(ready, wrong, while_running)
-                for number, one in ready.items():
+                for number, transfer in ready.items():
                     if number not in wrong:
-                        with self._of(number, one.copy, wrong):
-                            ends[number] = one.ends()
-                            one.verify(self._waiter)
+                        with self._noting(number, transfer.copy, wrong):
+                            ends[number] = transfer.ends()
+                            transfer.verify(self._waiter)
             except BaseException:
                 self._settle(job)
                 raise
@@ -182,7 +183,7 @@ class Engine:
             with contextlib.suppress(CudaError):  # a GPU that was lost meanwhile
                 skew_s = starts_apart_s([ready[number] for number in good])
             done = times(job, ready, good)
-            done = {number: self._placed(job.copies[number], one) for number, one in done.items()}
+            done = {number: self._placed(job.copies[number], done[number]) for number in done}
         first_end = common_window(list(good.values())) if good else 0.0
         if skew_s > _SKEW_SHARE * first_end:
             self._notes[_SKEWED] = None
@@ -208,23 +209,23 @@ class Engine:
                 self._gpus.host.free_areas(
                     host_nodes(job.copies, pinned=True), host_nodes(job.copies, pinned=False)
                 )
-        found: dict[int, Places] = {}
+        memory: dict[int, Places] = {}
         for number, copy in enumerate(job.copies):
-            with self._of(number, copy, wrong):
+            with self._noting(number, copy, wrong):
                 self._gpus.require(copy)
                 self._gpus.open_peers(copy, job.copies)
-                found[number] = places(job, number, self._gpus.of, self._gpus.host, self._node_cpus)
-        counts = [sizes[number] for number in found]
+                memory[number] = places(job, number, self._gpus.of, self._gpus.host, self._node_cpus)
+        counts = [sizes[number] for number in memory]
         if job.bytes is None and job.kind != "latency":
-            counts = fitting(counts, [there.target.capacity for there in found.values()])
-        for (number, there), size in zip(found.items(), counts, strict=True):
-            with self._of(number, job.copies[number], wrong):
-                one = transfer(job, number, size, seed, there)
-                one.prepare(self._waiter)
-                if not isinstance(one, PageableTransfer):
-                    for card, _ in one.streams:
+            counts = fitting(counts, [place.target.capacity for place in memory.values()])
+        for (number, place), size in zip(memory.items(), counts, strict=True):
+            with self._noting(number, job.copies[number], wrong):
+                transfer = cut(job, number, size, seed, place)
+                transfer.prepare(self._waiter)
+                if not isinstance(transfer, PageableTransfer):
+                    for card, _ in transfer.streams:
                         self._blocker.prepare(card)
-                ready[number] = one
+                ready[number] = transfer
 
     def _run(
         self,
@@ -236,30 +237,30 @@ class Engine:
 
         Returns the time of the release (time.perf_counter), or None if no stream was blocked.
         """
-        held = any(not isinstance(one, PageableTransfer) for one in ready.values())
+        held = any(not isinstance(transfer, PageableTransfer) for transfer in ready.values())
         if held:
             self._blocker.begin()
         broken: list[Transfer] = []
-        for number, one in ready.items():
-            with self._of(number, one.copy, wrong):
-                if isinstance(one, PageableTransfer):
-                    one.run(self._waiter, while_running)
+        for number, transfer in ready.items():
+            with self._noting(number, transfer.copy, wrong):
+                if isinstance(transfer, PageableTransfer):
+                    transfer.run(self._waiter, while_running)
                 else:
-                    one.enqueue(self._blocker)
+                    transfer.enqueue(self._blocker)
             if number in wrong:
-                broken.append(one)
+                broken.append(transfer)
         released_s = time.perf_counter() if held else None
         self._blocker.release()
         if held and self._blocker.gave_up:
             for number in ready:
                 wrong.setdefault(number, CudaError(NOT_HELD, _NOT_HELD_SAYS))
             broken = list(ready.values())
-        size = sum(sum(one.sizes) for one in ready.values())
+        size = sum(sum(transfer.sizes) for transfer in ready.values())
         lasts = {
             (number, place): event
-            for number, one in ready.items()
+            for number, transfer in ready.items()
             if number not in wrong
-            for place, event in enumerate(one.lasts)
+            for place, event in enumerate(transfer.lasts)
         }
         for (number, _), error in sorted(self._waiter.each(lasts, size, while_running).items()):
             wrong.setdefault(number, error)
@@ -269,13 +270,14 @@ class Engine:
 
     def _drain(self, broken: Iterable[Transfer]) -> None:
         """Wait for the enqueued parts of copies that then failed: they must not disturb later windows."""
-        for one in broken:
-            if any(self._gpus.of[gpu].unusable is not None for gpu in one.copy.gpus):
+        for transfer in broken:
+            if any(self._gpus.of[gpu].unusable is not None for gpu in transfer.copy.gpus):
                 continue
             try:
-                self._wait_for(one)
+                for card, stream in transfer.streams:
+                    self._waiter.stream(stream, card.event(), sum(transfer.sizes))
             except CudaError as error:
-                self._gpus.blame(one.copy.gpus, error)
+                self._gpus.blame(transfer.copy.gpus, error)
 
     def _settle(self, job: CopyJob) -> None:
         """After an interruption, release the streams, and wait until no copy uses memory that will be freed.
@@ -290,8 +292,8 @@ class Engine:
             try:
                 for stream in self._gpus.of[gpu].streams:
                     self._waiter.stream(stream, self._gpus.of[gpu].event(), 0)
-            except CudaError as found:
-                self._give_up(job, {gpu}, found)
+            except CudaError as failed:
+                self._give_up(job, {gpu}, failed)
             except BaseException:
                 self._give_up(job, waiting, error)
                 raise
@@ -306,26 +308,15 @@ class Engine:
                 if not gpus.isdisjoint(copy.gpus)
             ]
 
-    def _wait_for(self, one: Transfer) -> None:
-        for card, stream in one.streams:
-            if card.unusable is None:
-                self._waiter.stream(stream, card.event(), sum(one.sizes))
-
     @contextlib.contextmanager
-    def _of(self, number: int, copy: Copy, wrong: dict[int, CudaError]) -> Iterator[None]:
+    def _noting(self, number: int, copy: Copy, wrong: dict[int, CudaError]) -> Iterator[None]:
         """Note an error of one copy, and continue."""
         try:
             yield
-        except NotUsedError as error:
-            wrong[number] = error
         except CudaError as error:
             wrong[number] = error
-            self._gpus.blame(copy.gpus, error)
-
-    def _node(self, copies: Sequence[Copy]) -> int | None:
-        """Return the common node of all copies, to which the thread is bound."""
-        nodes = {copy.numa_node for copy in copies}
-        return nodes.pop() if len(nodes) == 1 else None
+            if not isinstance(error, NotUsedError):
+                self._gpus.blame(copy.gpus, error)
 
     def _placed(self, copy: Copy, done: CopyTime) -> CopyTime:
         if copy.near_gpu is None or copy.numa_node is None:
@@ -334,4 +325,4 @@ class Engine:
         wanted = None if lies_on(nodes, copy.numa_node) else copy.numa_node
         if len(self._node_cpus) > 1 and (wanted is not None or not nodes):
             self._notes |= dict.fromkeys(self._numa.refusals.values())
-        return msgspec.structs.replace(done, numa_node=most_of(nodes), numa_wanted=wanted)
+        return replace(done, numa_node=most_of(nodes), numa_wanted=wanted)

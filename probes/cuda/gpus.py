@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gputopo.copies.copies import Copy
+from gputopo.probes.copy_jobs import Copy
 from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, Event, Kernel, Stream
 from gputopo.probes.cuda.host_memory import HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES, whole_blocks

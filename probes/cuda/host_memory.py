@@ -116,15 +116,15 @@ class HostMemory:
             self._pageable.pop(node).free()
         if self._abandoned:
             return
-        each = self._max_bytes // max(len(pinned), self._cached_nodes)
+        area_bytes = self._max_bytes // max(len(pinned), self._cached_nodes)
         # An area that was allocated for more nodes at once is too small for fewer nodes.
-        self._close_pinned({node for node in pinned & set(self._pinned) if self._asked[node] < each})
+        self._close_pinned({node for node in pinned & set(self._pinned) if self._asked[node] < area_bytes})
         missing = pinned - set(self._pinned)
         if not missing:
             return
-        if self.pinned_bytes + len(missing) * each > self._max_bytes:
+        if self.pinned_bytes + len(missing) * area_bytes > self._max_bytes:
             self._close_pinned(set(self._pinned) - pinned)
-        if self.pinned_bytes + len(missing) * each > self._max_bytes:
+        if self.pinned_bytes + len(missing) * area_bytes > self._max_bytes:
             self._close_pinned(set(self._pinned))
 
     def pinned(
@@ -160,7 +160,7 @@ class HostMemory:
         if area is None:
             return {}
         if area not in self._nodes:
-            self._nodes = {one: found for one, found in self._nodes.items() if one in areas.values()}
+            self._nodes = {known: self._nodes[known] for known in self._nodes if known in areas.values()}
             self._nodes[area] = self.numa.nodes(area.send, area.bytes)
         return self._nodes[area]
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.probes.cuda.chunking import Chunk, chunk_at_once, chunk_staged, chunks, messages
 from gputopo.probes.cuda.door import CudaError
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
-from gputopo.probes.cuda.host_memory import HostArea, HostMemory
+from gputopo.probes.cuda.host_memory import HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer
 from gputopo.probes.cuda.verify import Span
@@ -83,7 +83,6 @@ def places(
     destination = Span(target, target.destination + shift, capacity, False)
     if copy.near_gpu is None:
         return Places(acting, origin, destination)
-    area: HostArea
     if copy.pinned is False:
         area = host.pageable(copy.numa_node)
     else:
@@ -100,52 +99,47 @@ def places(
     return Places(acting, origin, destination, received)
 
 
-def transfer(job: CopyJob, number: int, size: int, seed: int, there: Places) -> Transfer:
+def cut(job: CopyJob, number: int, size: int, seed: int, memory: Places) -> Transfer:
     """Cut one copy of a job into chunks that fit its memory. Raises CudaError."""
     copy = job.copies[number]
     size = max(8, size // 8 * 8)
     if job.kind == "latency" and copy.method in KERNELS:
-        return _chase(copy, there, seed)
+        return _chase(copy, memory, seed)
     if copy.kind == "p2p_staged":
-        return _staged(job, copy, size, seed, there)
-    found = _plain(job, copy, size, seed, there)
+        return _staged(job, copy, size, seed, memory)
+    transfer = _plain(job, copy, size, seed, memory)
     by_kernels = [other.acting_gpu for other in job.copies if other.method in KERNELS]
-    found.kernels_at_once = max(by_kernels.count(copy.acting_gpu), 1)
-    return found
+    transfer.kernels_at_once = max(by_kernels.count(copy.acting_gpu), 1)
+    return transfer
 
 
-def _chase(copy: Copy, there: Places, seed: int) -> Transfer:
+def _chase(copy: Copy, memory: Places, seed: int) -> Transfer:
     if copy.method != "kernel_read":
         raise CudaError(
             "CUDA_ERROR_NOT_SUPPORTED",
             "latency is only measured for reads, because writes are not waited for",
         )
-    if there.origin.on_host and there.origin.capacity < CHAIN_BYTES:
+    if memory.origin.on_host and memory.origin.capacity < CHAIN_BYTES:
         raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", "too little host memory for a chain of pointers")
-    found = Chase(copy, there.acting, (there.origin, there.target), (Chunk(0, 0, 8),), seed)
-    found.repeats = STEPS
-    return found
+    return Chase(copy, memory.acting, (memory.origin, memory.target), (Chunk(0, 0, 8),), seed, STEPS)
 
 
-def _staged(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
-    assert there.through is not None
-    count = min(_BOUNCE_BUFFERS, there.through.capacity // BLOCK_BYTES)
-    each, _ = _part(there.through.capacity, (0, count))
-    bounce = tuple(there.through.address + place * each for place in range(count))
-    capacities = there.origin.capacity, there.target.capacity
-    latency = job.kind == "latency"
-    if latency:
-        cut = messages(size, min(*capacities, each), _LATENCY_COPIES_STAGED)
-    else:
-        cut = chunks(size, *capacities, chunk_staged(size, each))
-    spans = there.origin, there.target
-    found = StagedTransfer(copy, there.acting, spans, cut, seed, bounce[:1] if latency else bounce)
-    found.repeats = len(cut) if latency else 1
-    return found
+def _staged(job: CopyJob, copy: Copy, size: int, seed: int, memory: Places) -> Transfer:
+    assert memory.through is not None
+    count = min(_BOUNCE_BUFFERS, memory.through.capacity // BLOCK_BYTES)
+    bounce_bytes, _ = _part(memory.through.capacity, (0, count))
+    bounce = tuple(memory.through.address + place * bounce_bytes for place in range(count))
+    capacities = memory.origin.capacity, memory.target.capacity
+    spans = memory.origin, memory.target
+    if job.kind != "latency":
+        pieces = chunks(size, *capacities, chunk_staged(size, bounce_bytes))
+        return StagedTransfer(copy, memory.acting, spans, pieces, seed, bounce=bounce)
+    pieces = messages(size, min(*capacities, bounce_bytes), _LATENCY_COPIES_STAGED)
+    return StagedTransfer(copy, memory.acting, spans, pieces, seed, len(pieces), bounce=bounce[:1])
 
 
-def _plain(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
-    capacities = there.origin.capacity, there.target.capacity
+def _plain(job: CopyJob, copy: Copy, size: int, seed: int, memory: Places) -> Transfer:
+    capacities = memory.origin.capacity, memory.target.capacity
     pageable = copy.pinned is False
     if pageable and len(job.copies) > 1:
         raise CudaError(
@@ -161,12 +155,10 @@ def _plain(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Tra
     elif len(job.copies) == 1 and size < _SMALL_BYTES:
         repeats = _SMALL_REPEATS
     if repeats > 1:
-        cut = messages(size, min(capacities), repeats)
+        pieces = messages(size, min(capacities), repeats)
     else:
-        cut = chunks(size, *capacities, chunk_at_once(size) if len(job.copies) > 1 else None)
-    found = kind(copy, there.acting, (there.origin, there.target), cut, seed)
-    found.repeats = repeats
-    return found
+        pieces = chunks(size, *capacities, chunk_at_once(size) if len(job.copies) > 1 else None)
+    return kind(copy, memory.acting, (memory.origin, memory.target), pieces, seed, repeats)
 
 
 def _part(capacity: int, part: Part) -> tuple[int, int]:
@@ -174,13 +166,13 @@ def _part(capacity: int, part: Part) -> tuple[int, int]:
 
     Raises CudaError if nothing is left.
     """
-    which, count = part
-    each = capacity // count // BLOCK_BYTES * BLOCK_BYTES
-    if not each:
+    index, count = part
+    part_bytes = capacity // count // BLOCK_BYTES * BLOCK_BYTES
+    if not part_bytes:
         raise CudaError(
             "CUDA_ERROR_OUT_OF_MEMORY", f"{capacity} bytes are too few for {count} copies at once"
         )
-    return each, which * each
+    return part_bytes, index * part_bytes
 
 
 def _numbered(users: Mapping[object, Sequence[int]]) -> dict[int, Part]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import pairwise
 
-from gputopo.copies.copies import Copy
+from gputopo.probes.copy_jobs import Copy
 from gputopo.probes.cuda.blocking import StreamBlocker
 from gputopo.probes.cuda.chunking import Chunk
 from gputopo.probes.cuda.door import CudaError, Event, Stream
@@ -18,6 +18,7 @@ from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
 from gputopo.probes.cuda.waiting import Waiter
 from gputopo.values.bandwidth import KERNELS
+from gputopo.values.grouping import grouped
 
 # Pointer chase: one pointer per cache line (128 bytes) in 2 MiB, as in nvbandwidth, in random order.
 _STRIDE = 128
@@ -41,13 +42,14 @@ class Transfer:
         spans: tuple[Span, Span],
         chunks: tuple[Chunk, ...],
         seed: int,
+        repeats: int = 1,
     ) -> None:
         self.copy = copy
         self.acting = acting
         self.origin, self.target = spans
         self.chunks = chunks
         self.seed = seed
-        self.repeats = 1
+        self.repeats = repeats
         self.kernels_at_once = 1
         self.marks: list[Event] = []
         self.start: Event | None = None
@@ -143,14 +145,18 @@ def starts_apart_s(transfers: Iterable[Transfer]) -> float:
 
     CUDA reports no time between events of two GPUs.
     """
-    firsts: dict[int, Event] = {}
-    apart: dict[int, list[float]] = {}
-    for one in transfers:
-        if one.start is not None:
-            first = firsts.setdefault(one.acting.ordinal, one.start)
-            one.acting.use()
-            apart.setdefault(one.acting.ordinal, []).append(one.acting.cuda.seconds_between(first, one.start))
-    return max((max(own) - min(own) for own in apart.values()), default=0.0)
+    by_gpu = grouped(
+        (transfer.acting.ordinal, (transfer.acting, transfer.start))
+        for transfer in transfers
+        if transfer.start is not None
+    )
+    longest_s = 0.0
+    for starts in by_gpu.values():
+        gpu, first = starts[0]
+        gpu.use()
+        apart_s = [gpu.cuda.seconds_between(first, start) for _, start in starts]
+        longest_s = max(longest_s, max(apart_s) - min(apart_s))
+    return longest_s
 
 
 class StagedTransfer(Transfer):
@@ -169,9 +175,11 @@ class StagedTransfer(Transfer):
         spans: tuple[Span, Span],
         chunks: tuple[Chunk, ...],
         seed: int,
+        repeats: int = 1,
+        *,
         bounce: tuple[int, ...],
     ) -> None:
-        super().__init__(copy, acting, spans, chunks, seed)
+        super().__init__(copy, acting, spans, chunks, seed, repeats)
         self._bounce = bounce
         self._full: Event | None = None  # when the last chunk had left the source
 
@@ -279,8 +287,8 @@ class Chase(Transfer):
         stream, event = card.stream(0), card.event()
         card.cuda.ask("cuMemcpyDtoHAsync", scratch, self._out, 8, stream)
         waiter.stream(stream, event, 8)
-        found = ctypes.c_uint64.from_address(scratch).value
-        if found != self._base + _STRIDE * _order()[STEPS % _NODES]:
+        last = ctypes.c_uint64.from_address(scratch).value
+        if last != self._base + _STRIDE * _order()[STEPS % _NODES]:
             raise CudaError(WRONG_DATA, f"after {STEPS} steps through a chain of pointers the last is wrong")
 
 
@@ -296,8 +304,8 @@ def chain(base: int) -> "array[int]":
     """Return the 2 MiB of a chain at address `base`: one cycle through all nodes."""
     words = array("Q", bytes(CHAIN_BYTES))
     order = _order()
-    for here, there in zip(order, (*order[1:], order[0]), strict=True):
-        words[here * _STRIDE // 8] = base + _STRIDE * there
+    for node, next_node in zip(order, (*order[1:], order[0]), strict=True):
+        words[node * _STRIDE // 8] = base + _STRIDE * next_node
     return words
 
 

@@ -11,15 +11,12 @@ from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
 from gputopo.probes.cuda.waiting import Waiter
-from gputopo.probes.numa import NoThreadsError, at_once
+from gputopo.probes.numa import LIBC, NoThreadsError, at_once
 
 WRONG_DATA = "WRONG_DATA"
 
 # The bytes in a destination before a copy. A word of them is in the pattern with a probability of 2^-64.
 _CLEARED = 0xA5
-_LIBC = ctypes.CDLL(None)
-_LIBC.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_LIBC.memcmp.restype = ctypes.c_int
 
 # Threads that write and compare host memory. One thread takes longer than the copy; eight saturate the memory
 # of one NUMA node. Below the minimum part, starting a thread takes longer than the work.
@@ -112,9 +109,9 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
     right = _address_of_block(seed)
     for start in range(0, size, BLOCK_BYTES):
         part = min(BLOCK_BYTES, size - start)
-        if _LIBC.memcmp(address + start, right, part):
-            found, expected = ctypes.string_at(address + start, part), bytes(block(seed)[:part])
-            first = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), None)
+        if LIBC.memcmp(address + start, right, part):
+            arrived, expected = ctypes.string_at(address + start, part), bytes(block(seed)[:part])
+            first = next((i for i, (a, b) in enumerate(zip(arrived, expected, strict=True)) if a != b), None)
             if first is None:
                 raise CudaError(
                     WRONG_DATA,
@@ -123,9 +120,9 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
                 )
             raise CudaError(
                 WRONG_DATA,
-                f"byte {offset + start + first} of {whole} is 0x{found[first]:02x},"
+                f"byte {offset + start + first} of {whole} is 0x{arrived[first]:02x},"
                 f" not 0x{expected[first]:02x}; that block of {part} bytes has"
-                f" {sum(a != b for a, b in zip(found, expected, strict=True))} wrong ones",
+                f" {sum(a != b for a, b in zip(arrived, expected, strict=True))} wrong ones",
             )
 
 
@@ -151,8 +148,8 @@ def in_parts(size: int, work: Callable[[int, int], object]) -> None:
     if count < 2:
         work(0, size)
         return
-    each = -(-size // count // BLOCK_BYTES) * BLOCK_BYTES
-    parts = [partial(work, offset, min(each, size - offset)) for offset in range(0, size, each)]
+    part_bytes = -(-size // count // BLOCK_BYTES) * BLOCK_BYTES
+    parts = [partial(work, offset, min(part_bytes, size - offset)) for offset in range(0, size, part_bytes)]
     try:
         at_once(parts)
     except NoThreadsError:

@@ -8,7 +8,7 @@ symptom.
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NewType, TypeVar
+from typing import Any, NewType, Protocol, TypeVar
 
 from gputopo.values.fields import kernel_address
 
@@ -31,17 +31,26 @@ class NotReadError(Exception):
         self.reason = reason
 
 
+class NvmlLog(Protocol):
+    """Receives a note of each call, so that another process can tell which call hung or crashed."""
+
+    def begin(self, function: str, gpus: str) -> None:
+        """Note the next call. `gpus`: as `Nvml.about`. Raises NotReadError if the call is not allowed."""
+
+    def end(self) -> None:
+        """Note that the call returned."""
+
+
 class Nvml:
     """NVML in this process, opened by `open_nvml`. Handles are valid until it closes.
 
-    `before_call` gets the function and the GPUs of each call before the call, and may raise NotReadError.
-    `about`: those GPUs, set by the caller: "3", "3-5" for a pair, "" for none.
+    `about`: the GPUs that the next calls are about, set by the caller: "3", "3-5" for a pair, "" for none.
     """
 
-    def __init__(self, binding: Any, before_call: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, binding: Any, log: NvmlLog | None = None) -> None:
         self.about = ""
         self._binding = binding
-        self._before_call = before_call
+        self._log = log
         self._errors = {
             value: name.removeprefix("NVML_ERROR_")
             for name, value in vars(binding).items()
@@ -59,8 +68,8 @@ class Nvml:
         call = getattr(binding, function, None)
         if call is None:
             raise NotReadError("FUNCTION_NOT_FOUND")
-        if self._before_call is not None:
-            self._before_call(function, self.about)
+        if self._log is not None:
+            self._log.begin(function, self.about)
         try:
             return call(*args)
         except binding.NVMLError as error:
@@ -71,6 +80,9 @@ class Nvml:
             raise NotReadError("UNREADABLE_TEXT") from error
         except (MemoryError, OverflowError) as error:
             raise NotReadError("UNREADABLE_COUNT") from error
+        finally:
+            if self._log is not None:
+                self._log.end()
 
     def fields(self, gpu: Handle, wanted: Sequence[tuple[int, int]]) -> list[int | NotReadError]:
         """Return field values by (NVML_FI_*, scope), all in one call, each with its own error.
@@ -115,9 +127,9 @@ class Nvml:
         make = getattr(self._binding, struct, None) if isinstance(struct, str) else struct
         if make is None:
             raise NotReadError("FUNCTION_NOT_FOUND")
-        found = make()
-        self.ask(function, gpu, ctypes.byref(found))
-        return found
+        struct_filled = make()
+        self.ask(function, gpu, ctypes.byref(struct_filled))
+        return struct_filled
 
     def listen_for_xids(self, gpus: Sequence[Handle]) -> Any:
         """Return an event set that collects the Xid errors of GPUs. Free it with `stop_listening`.
@@ -161,15 +173,14 @@ class Nvml:
 
 
 @contextlib.contextmanager
-def open_nvml(before_call: Callable[[str, str], None] | None = None) -> Iterator[Nvml]:
+def open_nvml(log: NvmlLog | None = None) -> Iterator[Nvml]:
     """Open NVML for a `with` block. Raises NotReadError with nvmlInit's reason.
 
     Reasons: LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, NO_PERMISSION, LIB_RM_VERSION_MISMATCH, ...
-    `before_call` gets the function and the GPUs of each call (Nvml).
     """
     import pynvml  # 25 ms, and not every process needs it
 
-    nvml = Nvml(pynvml, before_call)
+    nvml = Nvml(pynvml, log)
     nvml.ask("nvmlInit")
     try:
         yield nvml
@@ -213,7 +224,7 @@ def word(table: Mapping[int, str], code: int) -> str:
 def bits(words: Any) -> tuple[int, ...]:
     """Return the numbers of the bits that are set in an array of 64-bit words."""
     return tuple(
-        64 * place + bit for place, one in enumerate(words) if one for bit in range(64) if one >> bit & 1
+        64 * place + bit for place, word in enumerate(words) if word for bit in range(64) if word >> bit & 1
     )
 
 

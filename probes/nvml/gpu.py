@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.nvml import questions
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
@@ -18,7 +19,6 @@ from gputopo.probes.nvml.words import (
 )
 from gputopo.values.facts import at_gpu, item, within
 from gputopo.values.machine import Gpu, GpuProcess, Link, NvLink
-from gputopo.values.samples import gpu_with
 
 T = TypeVar("T")
 
@@ -26,16 +26,14 @@ NOT_ASKED = "NOT_ASKED"  # after a call that hung or crashed
 
 # Facts that every working GPU reports, and errors that do not mean that the GPU is broken.
 _IDENTITY = {"name", "pci_address"}
-_NO_FAULTS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED", "UNREADABLE_TEXT", NOT_ASKED}
 _MAX_NVLINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
 # The two kinds of errors in `nvidia-smi -q -x` on GPUs that count each memory separately.
 _OLD_KINDS = {"corrected": "single_bit", "uncorrected": "double_bit"}
 _NEW_KINDS = {"corrected": "correctable", "uncorrected": "uncorrectable"}
-# Answers of a GPU or driver that does not have a count, as opposed to one that fails.
+# Answers of a GPU or driver that does not have a fact, as opposed to one that fails.
 _LACKS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED"}
+_NO_FAULTS = {*_LACKS, "UNREADABLE_TEXT", NOT_ASKED}
 _ONE_BY_ONE = tuple(name for name in MEMORY_LOCATIONS if name not in ("device_memory", "sram"))
-# Before these facts are read, the facts so far are sent, because a call may hang.
-_SENT_BEFORE = ("power_w.draw", "pcie.gen_now", "ecc.mode")
 
 _P2P_REASONS = {
     "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",
@@ -93,13 +91,11 @@ class FactReader:
     """Asks NVML for the facts of one GPU, one pair of GPUs, or the driver, each fact separately.
 
     `path`: the path of the object, `gpus[0]`. `handles`: one for a GPU, two for a pair, none for the driver.
-    `facts`: what was read, by path. `no_answer`: the reason if a GPU is lost or does not even report its
-    identity, otherwise None.
+    `no_answer`: the reason if a GPU is lost or does not even report its identity, otherwise None.
     """
 
     def __init__(self, nvml: Nvml, missing: MissingFacts, path: str, *handles: Handle) -> None:
         self.nvml, self.missing, self.path, self.handles = nvml, missing, path, handles
-        self.facts: dict[str, Any] = {}
         self.no_answer: str | None = None
 
     def read(self, facts: str | Iterable[str], question: Callable[..., T], *args: object) -> T | None:
@@ -139,8 +135,8 @@ class FactReader:
         self.missing.clear(*(within(self.path, fact) for fact in facts))
 
 
-def read_gpu(gpu: FactReader, index: int, nvml_version: str | None) -> Iterator[Gpu]:
-    """Read a GPU, its identity first. Yield the facts so far several times, and all facts at the end."""
+def read_gpu(gpu: FactReader, nvml_version: str | None) -> Iterator[dict[str, Any]]:
+    """Read a GPU, its identity first. Yield the facts of each question by path; the last is `lost`."""
 
     def throttled_ns(nvml: Nvml, handle: Handle, name: str) -> int:
         if name in SLOWDOWNS:
@@ -148,18 +144,17 @@ def read_gpu(gpu: FactReader, index: int, nvml_version: str | None) -> Iterator[
         return questions.violation_ns(nvml, handle, name)
 
     for question in QUESTIONS:
-        if question.facts[0] in _SENT_BEFORE:
-            yield gpu_with(index, gpu.facts)
-        gpu.facts |= gpu.read(question.facts, question.ask) or {}
-    gpu.facts["ecc.counts"] = _error_counts(gpu) or None
-    _read_mig(gpu)
-    gpu.facts["violation_ns"] = gpu.gather("violation_ns", (*VIOLATIONS, *SLOWDOWNS), throttled_ns) or None
-    gpu.facts["processes"] = _processes(gpu)
-    yield gpu_with(index, gpu.facts)
-    gpu.facts["nvlinks"] = _nvlinks(gpu)
-    _read_fabric(gpu)
-    gpu.facts["lost"] = gpu.no_answer is not None
-    yield gpu_with(index, gpu.facts)
+        yield gpu.read(question.facts, question.ask) or {}
+    yield {"ecc.counts": _error_counts(gpu) or None}
+    modes = gpu.read(("mig.mode", "mig.mode_pending", "mig.instances"), questions.mig_modes)
+    if modes is not None:
+        instances = gpu.read("mig.instances", questions.mig_instances) if modes[0] else 0
+        yield {"mig.mode": modes[0], "mig.mode_pending": modes[1], "mig.instances": instances}
+    yield {"violation_ns": gpu.gather("violation_ns", (*VIOLATIONS, *SLOWDOWNS), throttled_ns) or None}
+    yield {"processes": _processes(gpu)}
+    yield {"nvlinks": _nvlinks(gpu)}
+    yield _fabric(gpu)
+    yield {"lost": gpu.no_answer is not None}
 
 
 def read_pair(pair: FactReader, link: Link) -> Link:
@@ -167,22 +162,13 @@ def read_pair(pair: FactReader, link: Link) -> Link:
     read = pair.read("p2p_read", questions.p2p, "read")
     write = pair.read("p2p_write", questions.p2p, "write")
     refused = next((status for status in (read, write) if status not in (None, "OK")), None)
-    return msgspec.structs.replace(
+    return replace(
         link,
         hop=pair.read("hop", questions.common_ancestor),
         p2p_read=read,
         p2p_write=write,
         p2p_reason=None if refused is None else _P2P_REASONS.get(refused, f"NVML reports {refused}"),
     )
-
-
-def _read_mig(gpu: FactReader) -> None:
-    """Read the MIG mode and, if the GPU is split, its instances."""
-    modes = gpu.read(("mig.mode", "mig.mode_pending", "mig.instances"), questions.mig_modes)
-    if modes is not None:
-        gpu.facts["mig.mode"], gpu.facts["mig.mode_pending"] = modes
-        instances = gpu.read("mig.instances", questions.mig_instances) if modes[0] else 0
-        gpu.facts["mig.instances"] = instances
 
 
 def _processes(gpu: FactReader) -> tuple[GpuProcess, ...] | None:
@@ -192,22 +178,23 @@ def _processes(gpu: FactReader) -> tuple[GpuProcess, ...] | None:
         return None
     return tuple(
         GpuProcess(pid=pid, kind=kind, name=questions.process_name(gpu.nvml, pid), memory_mib=memory_mib)
-        for kind, found in by_kind.items()
-        for pid, memory_mib in found
+        for kind, processes in by_kind.items()
+        for pid, memory_mib in processes
     )
 
 
-def _read_fabric(gpu: FactReader) -> None:
+def _fabric(gpu: FactReader) -> dict[str, Any]:
     """Read the state of the NVSwitch fabric; most GPUs have none."""
     facts = ("fabric.state", "fabric.status", "fabric.clique_id", "fabric.health")
     info = gpu.read(facts, questions.fabric_info)
-    if info is not None:
-        gpu.facts |= {
-            "fabric.state": gpu.read("fabric.state", lambda *_: questions.fabric_state(info)),
-            "fabric.status": gpu.read("fabric.status", lambda nvml, _: questions.fabric_status(nvml, info)),
-            "fabric.clique_id": gpu.read("fabric.clique_id", lambda *_: questions.fabric_clique(info)),
-            "fabric.health": gpu.read("fabric.health", lambda *_: questions.fabric_health(info)),
-        }
+    if info is None:
+        return {}
+    return {
+        "fabric.state": gpu.read("fabric.state", lambda *_: questions.fabric_state(info)),
+        "fabric.status": gpu.read("fabric.status", lambda nvml, _: questions.fabric_status(nvml, info)),
+        "fabric.clique_id": gpu.read("fabric.clique_id", lambda *_: questions.fabric_clique(info)),
+        "fabric.health": gpu.read("fabric.health", lambda *_: questions.fabric_health(info)),
+    }
 
 
 # Memory errors by location
@@ -246,11 +233,11 @@ def _counts_at(
 ) -> dict[str, int]:
     """Read the counts of one location by name. A location without counts is asked for only once."""
     counts: dict[str, int] = {}
-    for what in ("uncorrected", "corrected"):  # a location may count only uncorrected errors
+    for kind in ("uncorrected", "corrected"):  # a location may count only uncorrected errors
         for since in ("volatile", "aggregate"):
-            full = name.format(since=since, kind=kinds[what])
+            full = name.format(since=since, kind=kinds[kind])
             try:
-                counts[full] = questions.ecc_errors_at(gpu.nvml, gpu.handles[0], place, what, since)
+                counts[full] = questions.ecc_errors_at(gpu.nvml, gpu.handles[0], place, kind, since)
             except NotReadError as error:
                 reasons[full] = error.reason
                 if error.reason == "NOT_SUPPORTED":

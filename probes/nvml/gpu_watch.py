@@ -5,18 +5,23 @@ GPU in a different sample, so that all samples take equally long. If a driver do
 is asked once.
 """
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
+from gputopo.probes.child import Channel, DriverChild, DriverStop, whole_s
 from gputopo.probes.nvml import questions
-from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
-from gputopo.probes.nvml.monitor import Watcher, WatcherChild
+from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, NvmlLog, handle_number
+from gputopo.probes.nvml.monitor import READ, Closed, Monitor
 from gputopo.probes.nvml.words import NVLINK_ERRORS
 from gputopo.probes.process_tree import is_descendant
-from gputopo.values.run.events import SAMPLED_FACTS, GpuSample
+from gputopo.values.run.events import SAMPLED_FACTS, GpuSample, MachineSample, Xid
 
 T = TypeVar("T")
 
@@ -30,6 +35,8 @@ _FOR_GOOD = frozenset(
     {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED", "NO_PERMISSION", "INVALID_ARGUMENT"}
 )
 _KINDS = ("compute", "graphics")
+# How long to wait for another thread's sample to end after its child was killed. Not measured.
+_CLOSE_S = 1.0
 
 
 class Total:
@@ -94,13 +101,13 @@ class WatchedGpu:
     def throttled(self) -> Mapping[str, Any]:
         """Return how long each policy has throttled the clocks, without policies that never did."""
         passed_ns = round(1e9 * self._passed_s("throttled"))
-        found = {}
+        totals = {}
         for policy in POLICIES:
             answer = self.ask(f"throttled {policy}", questions.violation_ns, policy)
             if answer is not None:
-                found[policy] = self.total(policy, answer, passed_ns)
-        in_s = {policy: round(total / 1e9, 3) for policy, total in found.items() if total}
-        return {"throttled_s": in_s if found else None}
+                totals[policy] = self.total(policy, answer, passed_ns)
+        in_s = {policy: round(total / 1e9, 3) for policy, total in totals.items() if total}
+        return {"throttled_s": in_s if totals else None}
 
     def pcie_rate(self) -> Mapping[str, Any]:
         """Return the mean throughput since the last call, or NVML's 20 ms mean if there are no counters."""
@@ -139,8 +146,8 @@ class WatchedGpu:
 
     def replays(self) -> Mapping[str, Any]:
         """Return how often a PCIe packet was sent again."""
-        found = self.ask("replays", questions.fact, "pcie.replay_counter")
-        return {} if found is None else {"pcie_replays": self.total("replays", found)}
+        count = self.ask("replays", questions.fact, "pcie.replay_counter")
+        return {} if count is None else {"pcie_replays": self.total("replays", count)}
 
     def nvlink_errors(self) -> Mapping[str, Any]:
         """Return the errors of all NVLinks together. On newer GPUs, they are field values."""
@@ -166,9 +173,9 @@ class WatchedGpu:
         visible here, and their owner is unknown.
         """
         by_kind = [self.ask(f"{kind} processes", questions.processes, kind) for kind in _KINDS]
-        if all(found is None for found in by_kind):
+        if all(listed is None for listed in by_kind):
             return {}
-        pids = {pid for found in by_kind for pid, _ in found or ()}
+        pids = {pid for listed in by_kind for pid, _ in listed or ()}
         others = [pid for pid in pids if not is_descendant(pid, self._run_pid)]
         known = len(others) < len(pids) or all(Path(f"/proc/{pid}").exists() for pid in others)
         return {"processes": len(pids), "other_processes": len(others) if known else None}
@@ -194,9 +201,9 @@ def _field(every: int, field: str) -> WatchQuestion:
 
 
 def _utilization(card: WatchedGpu) -> Mapping[str, Any]:
-    found = card.ask("utilization", questions.facts_with, "utilization_percent.gpu") or {}
+    rates = card.ask("utilization", questions.facts_with, "utilization_percent.gpu") or {}
     return {
-        f"{part}_utilization_percent": found.get(f"utilization_percent.{part}") for part in ("gpu", "memory")
+        f"{part}_utilization_percent": rates.get(f"utilization_percent.{part}") for part in ("gpu", "memory")
     }
 
 
@@ -221,24 +228,37 @@ ASKED = (
 )
 # All questions in each sample, and questions that a run does not ask; without the owners of processes.
 AT_ONCE = (
-    *(one._replace(every=EACH) for one in ASKED if one.ask is not WatchedGpu.processes),
+    *(question._replace(every=EACH) for question in ASKED if question.ask is not WatchedGpu.processes),
     WatchQuestion(EACH, WatchedGpu.nvlink_rate),
     WatchQuestion(EACH, WatchedGpu.ecc),
 )
+# What copies of a soak need: in each sample what `Monitor` reads.
+CLOCKS = tuple(_field(EACH, field) for field in READ)
 OF_OTHERS = (WatchQuestion(TWO_SECONDS, WatchedGpu.processes),)
 
 
-class GpuWatch(Watcher):
-    """A Watcher that asks each of `asked` at its interval. The first sample asks them all.
+class XidNews(msgspec.Struct, frozen=True, kw_only=True):
+    """The Xid errors since the last sample. `reason`: why they are not reported."""
 
-    `others`: GPUs outside the run. They are asked only for their processes, and only the samples that ask for
-    processes contain them.
+    time_s: float
+    xids: tuple[Xid, ...]
+    reason: str | None
+
+
+class GpuWatch(Monitor):
+    """Keeps NVML, the handles of `gpus` (indices of the machine) and an event set open; a context manager.
+
+    Asks each of `asked` at its interval; the first sample asks them all. `others`: GPUs outside the run. They
+    are asked only for their processes, and only the samples that ask for processes contain them.
+    `xid_reason`: NVML's reason why Xid errors are not reported, or None while they are. Some drivers allow
+    events only for root; some cards have none. Raises NotReadError with NVML's reason if NVML cannot be
+    opened; a GPU that is lost raises nothing.
     """
 
     def __init__(
         self,
         gpus: Sequence[int],
-        before_call: Callable[[str, str], None] | None = None,
+        log: NvmlLog | None = None,
         *,
         others: Sequence[int] = (),
         asked: Sequence[WatchQuestion] = ASKED,
@@ -246,19 +266,57 @@ class GpuWatch(Watcher):
         clock: Callable[[], float] = time.monotonic,
         run_pid: int | None = None,
     ) -> None:
-        """`clock`: monotonic seconds, for rates. `run_pid`: see WatchedGpu; default: this one's parent."""
-        gpus = (*gpus, *others)
+        """`now`: seconds since the epoch. `clock`: monotonic seconds, for rates.
+
+        `run_pid`: see WatchedGpu; by default, this process's parent.
+        """
+        super().__init__((*gpus, *others), log)
         self._others = frozenset(others)
         self._asked = asked
-        super().__init__(gpus, before_call, now=now)
+        self._now = now
         pid = os.getppid() if run_pid is None else run_pid
-        self._cards = {
-            gpu: WatchedGpu(self._nvml, handle, clock, pid)
-            for gpu, handle in self._handles.items()
-            if handle is not None
-        }
-        self._places = {gpu: place for place, gpu in enumerate(gpus)}
+        handles = {gpu: handle for gpu, handle in self._handles.items() if handle is not None}
+        self._cards = {gpu: WatchedGpu(self._nvml, handle, clock, pid) for gpu, handle in handles.items()}
+        self._places = {gpu: place for place, gpu in enumerate(self._handles)}
         self._number = -1
+        self._gpus_by_handle = {handle_number(handle): gpu for gpu, handle in handles.items()}
+        self._events: Any = None
+        self.xid_reason: str | None = None if handles else "NO_GPU_ANSWERS"
+        self._nvml.about = ""
+        try:
+            self._events = self._nvml.listen_for_xids([*handles.values()]) if handles else None
+        except NotReadError as error:
+            self.xid_reason = error.reason
+
+    def observe(self) -> MachineSample:
+        """Return a sample of all GPUs, and the Xid errors since the last sample. Never raises or waits."""
+        xids = self._xids()
+        return MachineSample(time_s=self._now(), gpus=self.sample(), xids=xids)
+
+    def parts(self) -> Iterator[object]:
+        """Yield the parts of a sample in order: the Xid errors, then the GPUs."""
+        yield XidNews(time_s=self._now(), xids=self._xids(), reason=self.xid_reason)
+        yield from self._samples()
+
+    def close(self) -> None:
+        """Close the event set and NVML. Samples after this are empty."""
+        events, self._events = self._events, None
+        if events is not None:
+            with contextlib.suppress(NotReadError):
+                self._nvml.stop_listening(events)
+        super().close()
+
+    def _xids(self) -> tuple[Xid, ...]:
+        if self._events is None:
+            return ()
+        self._nvml.about = ""
+        try:
+            reported = self._nvml.xids(self._events)
+        except NotReadError as error:
+            self.xid_reason = error.reason  # a lost GPU may break the whole event set, permanently or for now
+            return ()
+        self.xid_reason = None
+        return tuple(Xid(code=code, gpu=self._gpus_by_handle.get(number)) for number, code in reported)
 
     def _samples(self) -> Iterator[GpuSample]:
         self._number += 1
@@ -270,24 +328,91 @@ class GpuWatch(Watcher):
         if handle is None:
             return GpuSample(gpu=gpu, lost=self._refused.get(gpu) == LOST)
         turn = self._number and self._number + self._places[gpu]
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         try:
             for question in self._asked if gpu not in self._others else OF_OTHERS:
                 if turn % question.every == 0:
-                    found |= question.ask(self._cards[gpu])
+                    fields |= question.ask(self._cards[gpu])
         except NotReadError:
             return GpuSample(gpu=gpu, lost=True)
-        return GpuSample(gpu=gpu, **found)
+        return GpuSample(gpu=gpu, **fields)
 
 
-class GpuWatchChild(WatcherChild):
-    """A GpuWatch in a child process."""
+class GpuWatchChild(Closed):
+    """A GpuWatch in a child process. A driver that hangs or crashes ends only the samples.
+
+    `stop`: the call that hung or crashed, or None. Samples do not contain GPUs that were due after that call.
+    `xid_reason`: as of the last sample. Create it in the main thread. Another thread may sample, even while
+    it is closed. Raises NotReadError as GpuWatch does, and if NVML does not answer.
+    """
 
     def __init__(
         self, gpus: Sequence[int], others: Sequence[int] = (), asked: Sequence[WatchQuestion] = ASKED
     ) -> None:
-        self._others, self._asked = tuple(others), asked
-        super().__init__(gpus)
+        self.stop: DriverStop | None = None
+        self.xid_reason: str | None = None
+        self._gpus, self._others, self._asked = tuple(gpus), tuple(others), asked
+        self._in_use = threading.Lock()
+        self._closed = False
+        try:
+            self._child = DriverChild(self._work)
+        except OSError as error:
+            raise NotReadError("NO_CHILD_PROCESS") from error
+        refused = [msgspec.json.decode(part, type=str) for part in self._answer()]
+        if self.stop is not None or refused:
+            self.close()
+            raise NotReadError(refused[0] if self.stop is None else self.stop.text)
 
-    def _watcher(self, before_call: Callable[[str, str], None]) -> GpuWatch:
-        return GpuWatch(self._gpus, before_call, others=self._others, asked=self._asked)
+    def observe(self) -> MachineSample:
+        """Return a sample of all GPUs, and the Xid errors since the last sample. Never raises."""
+        parts: list[bytes] = []
+        with self._in_use:
+            if self.stop is None and not self._closed:
+                self._child.request()
+                parts = self._answer()
+        if not parts:
+            return MachineSample(time_s=time.time(), gpus=())
+        news = msgspec.json.decode(parts[0], type=XidNews)
+        self.xid_reason = news.reason
+        gpus = tuple(msgspec.json.decode(part, type=GpuSample) for part in parts[1:])
+        return MachineSample(time_s=news.time_s, gpus=gpus, xids=news.xids)
+
+    def close(self) -> None:
+        """End the child. Samples after this contain no GPU."""
+        if self._closed:
+            return
+        self._closed = True
+        self._child.kill()  # so that another thread no longer waits for it
+        if self._in_use.acquire(timeout=_CLOSE_S):
+            self._child.close()
+            self._in_use.release()
+
+    def _work(self, channel: Channel) -> None:
+        """Sample in the child, once for each request."""
+        try:
+            with GpuWatch(self._gpus, channel.nvml, others=self._others, asked=self._asked) as watch:
+                channel.done()
+                while channel.wait():
+                    for part in watch.parts():
+                        channel.put(part)
+                    channel.done()
+        except NotReadError as error:
+            channel.put(error.reason)
+            channel.done()
+
+    def _answer(self) -> list[bytes]:
+        """Return the parts of an answer."""
+        parts = self._child.answer(whole_s(len(self._gpus)))
+        if not self._closed:
+            self.stop = self._child.stop
+        return parts
+
+
+def open_watch(gpus: Sequence[int]) -> GpuWatchChild:
+    """Start to watch GPUs with all questions in each sample. Raises NotReadError if NVML does not answer."""
+    return GpuWatchChild(gpus, asked=AT_ONCE)
+
+
+def watch_clocks(gpus: Sequence[int]) -> GpuWatchChild:
+    """Start to watch clocks, power, temperatures and links of GPUs. Raises NotReadError."""
+    return GpuWatchChild(gpus, asked=CLOCKS)

@@ -45,8 +45,8 @@ from gputopo.probes.nvml.words import (
     VIOLATIONS,
     VIRTUALIZATIONS,
 )
-from gputopo.reference.clock_events import decode
-from gputopo.topology.identities import program_name
+from gputopo.reference import decode_clock_events
+from gputopo.topology import program_name
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop
 
@@ -180,14 +180,14 @@ QUESTIONS = (
     _of("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node),
     # Room for 1024 CPUs first, then for 8192, the kernel's limit.
     _of("cpu_affinity", ("nvmlDeviceGetCpuAffinity", 16), ("nvmlDeviceGetCpuAffinity", 128), to=_cpus),
-    *(one for clock in CLOCKS.items() for one in _clock(*clock)),
+    *(question for clock in CLOCKS.items() for question in _clock(*clock)),
     _of("pstate", "nvmlDeviceGetPerformanceState", to=_pstate),
     # The new name, and the name before driver 535.
     _of(
         "throttle:mask reasons",
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetCurrentClocksThrottleReasons",
-        to=lambda mask: (int(mask), decode(int(mask))),
+        to=lambda mask: (int(mask), decode_clock_events(int(mask))),
     ),
     _of("power_w.draw", "nvmlDeviceGetPowerUsage", to=_thousandth),
     _of("power_w.limit", "nvmlDeviceGetPowerManagementLimit", to=_thousandth),
@@ -196,7 +196,7 @@ QUESTIONS = (
     _of(
         "power_w:min max",
         "nvmlDeviceGetPowerManagementLimitConstraints",
-        to=lambda both: tuple(map(_thousandth, both)),
+        to=lambda limits: tuple(map(_thousandth, limits)),
     ),
     _of("temperature_c.gpu", ("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0)),
     _of("temperature_c.memory", (_FIELD, 82)),  # NVML_FI_DEV_MEMORY_TEMP
@@ -235,8 +235,8 @@ QUESTIONS = (
     ),
     _of("ecc:mode mode_pending", "nvmlDeviceGetEccMode", to=_flags),
     *(
-        _of(f"ecc.{what}_{since}", ("nvmlDeviceGetTotalEccErrors", kind, counter))
-        for what, kind in _KINDS.items()
+        _of(f"ecc.{kind}_{since}", ("nvmlDeviceGetTotalEccErrors", number, counter))
+        for kind, number in _KINDS.items()
         for since, counter in _COUNTERS.items()
     ),
     # Blackwell and later
@@ -251,7 +251,7 @@ QUESTIONS = (
     _of(
         f"remapped_rows.banks:{' '.join(_BANKS)}",
         "nvmlDeviceGetRowRemapperHistogram",
-        to=lambda found: tuple(int(getattr(found, name)) for name in _BANKS),
+        to=lambda rows: tuple(int(getattr(rows, name)) for name in _BANKS),
     ),
     _of("retired_pages.single_bit", ("nvmlDeviceGetRetiredPages", 0), to=len),
     _of("retired_pages.double_bit", ("nvmlDeviceGetRetiredPages", 1), to=len),
@@ -328,9 +328,9 @@ def mig_instances(nvml: Nvml, gpu: Handle) -> int:
     return count
 
 
-def ecc_errors_at(nvml: Nvml, gpu: Handle, location: str, what: str, since: str) -> int:
+def ecc_errors_at(nvml: Nvml, gpu: Handle, location: str, kind: str, since: str) -> int:
     """Return the errors of one place in the chip or its memory. A key of MEMORY_LOCATIONS."""
-    numbers = _KINDS[what], _COUNTERS[since], MEMORY_LOCATIONS[location]
+    numbers = _KINDS[kind], _COUNTERS[since], MEMORY_LOCATIONS[location]
     return int(nvml.ask("nvmlDeviceGetMemoryErrorCounter", gpu, *numbers))
 
 
@@ -343,9 +343,10 @@ def sram_errors(nvml: Nvml, gpu: Handle) -> dict[str, int]:
 def processes(nvml: Nvml, gpu: Handle, kind: str) -> tuple[tuple[int, int | None], ...]:
     """Return each process's pid and memory in MiB (None if unknown). `kind`: a key of PROCESS_FUNCTIONS."""
     name = PROCESS_FUNCTIONS[kind]
-    found = first(lambda: nvml.ask(f"{name}_v3", gpu), lambda: nvml.ask(f"{name}_v2", gpu))
+    listed = first(lambda: nvml.ask(f"{name}_v3", gpu), lambda: nvml.ask(f"{name}_v2", gpu))
     return tuple(
-        (int(one.pid), None if one.usedGpuMemory is None else one.usedGpuMemory // _MIB) for one in found
+        (int(process.pid), None if process.usedGpuMemory is None else process.usedGpuMemory // _MIB)
+        for process in listed
     )
 
 
@@ -383,13 +384,13 @@ def nvlink_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
 def nvlink_5_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
     """Return the bytes that all NVLinks that answer have received and sent. NVLink 5 counts by link."""
     links = range(min(nvlink_count(nvml, gpu), MAX_NVLINKS))
-    found = []
+    counts = []
     for field in (204, 202) if links else ():  # NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, _XMIT_BYTES
         answers = nvml.fields(gpu, [(field, link) for link in links])
-        found.append([answer for answer in answers if isinstance(answer, int)] or [the_number(answers[0])])
-    if not found:
+        counts.append([answer for answer in answers if isinstance(answer, int)] or [the_number(answers[0])])
+    if not counts:
         raise NotReadError("NOT_SUPPORTED")
-    return sum(found[0]), sum(found[1])
+    return sum(counts[0]), sum(counts[1])
 
 
 def pcie_mb_per_s(nvml: Nvml, gpu: Handle, direction: str) -> float:
@@ -407,12 +408,12 @@ def common_ancestor(nvml: Nvml, a: Handle, b: Handle) -> Hop:
         raise NotReadError(f"UNKNOWN_LEVEL_{level}") from error
 
 
-def p2p(nvml: Nvml, a: Handle, b: Handle, what: str) -> str:
+def p2p(nvml: Nvml, a: Handle, b: Handle, access: str) -> str:
     """Return whether one GPU can `read` or `write` the other's memory, in NVML's words. `topo -p2p r`.
 
     Uses plain numbers because pynvml's constant for reading is the tuple (0,), which ctypes rejects.
     """
-    code = int(nvml.ask("nvmlDeviceGetP2PStatus", a, b, {"read": 0, "write": 1}[what]))
+    code = int(nvml.ask("nvmlDeviceGetP2PStatus", a, b, {"read": 0, "write": 1}[access]))
     return P2P_STATUS.get(code, f"UNKNOWN_{code}")
 
 

@@ -1,17 +1,17 @@
 """Reads all that NVML reports, in a child process: a call that hangs or crashes affects only its own facts.
 
-The child sends complete values: the driver, each GPU, each pair. If a call stops the child, another child
-continues without that call. For the GPU of that call, it repeats only the calls that returned before.
+The child sends each answer as it comes. If a call stops the child, another child continues without that call,
+and without other calls about the same GPU or pair.
 """
 
 from collections.abc import Callable, Mapping
 from itertools import combinations
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from gputopo.probes.child import Channel, DriverChild, DriverStop, TimeLimit, is_starting, whole_s
-from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, open_nvml
+from gputopo.probes.child import CallSlot, Channel, DriverChild, DriverStop, TimeLimit, is_starting, whole_s
+from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, NvmlLog, open_nvml
 from gputopo.probes.nvml.gpu import (
     NOT_ASKED,
     FactReader,
@@ -24,6 +24,7 @@ from gputopo.probes.nvml.gpu import (
 from gputopo.probes.nvml.questions import cuda_version
 from gputopo.values.facts import at_gpu, at_link
 from gputopo.values.machine import Driver, Gpu, Link
+from gputopo.values.samples import gpu_with
 
 # Not measured; chosen because no host has this many GPUs, so a larger count is wrong.
 MAX_GPUS = 256
@@ -46,35 +47,15 @@ class NvmlAnswers(NamedTuple):
     stops: tuple[DriverStop, ...] = ()  # the calls that hung or crashed
 
 
-class DriverWait(NamedTuple):
-    """The call that a slow driver is processing."""
-
-    function: str  # the call in progress, empty between two calls
-    gpus: tuple[int, ...]  # that the call is about
-    counted: int | None  # the number of GPUs, None before it is known
-    persistence_off: bool  # a GPU that was read has persistence mode off
-
-    @property
-    def text(self) -> str:
-        """The message to the user: `waiting for the NVIDIA driver to initialise GPU 2 (3 of 8)`."""
-        gpus = " and ".join(f"GPU {gpu}" for gpu in self.gpus)
-        if not gpus:
-            return "waiting for the NVIDIA driver to start"
-        if not is_starting(self.function):
-            return f"waiting for the NVIDIA driver to answer about {gpus}"
-        place = f"{self.gpus[0] + 1} of {self.counted}"
-        why = "; persistence mode avoids this wait" if self.persistence_off else ""
-        return f"waiting for the NVIDIA driver to initialise {gpus} ({place}){why}"
-
-
 class NvmlPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of the answers, with the reasons of what is missing in it."""
 
     driver: Driver | None = None
     counted: int | None = None
     last: int | None = None  # the real number of GPUs, if the count was wrong
-    gpu: Gpu | None = None
-    whole: bool = True  # whether all of the GPU was read
+    gpu: int | None = None
+    facts: dict[str, Any] = {}  # of that GPU, by path
+    whole: bool = False  # whether these are its last facts
     link: Link | None = None
     error: str | None = None
     missing: dict[str, str] = {}
@@ -90,10 +71,8 @@ class Received:
         self.error: str | None = None
         self.links: dict[tuple[int, int], Link] = {}
         self.stops: list[DriverStop] = []
-        # For GPUs with a stop: how many calls may be made again, the number of calls that returned before it.
-        self.allowed: dict[int, int] = {}
         self.whole: set[int] = set()
-        self._gpus: dict[int, Gpu] = {}
+        self._facts: dict[int, dict[str, Any]] = {}
         self._driver = Driver()
         self._counted: int | None = None
         self._last = MAX_GPUS
@@ -107,23 +86,14 @@ class Received:
     @property
     def persistence_off(self) -> bool:
         """Whether a GPU that was read has persistence mode off."""
-        return any(gpu.persistence_mode is False for gpu in self._gpus.values())
-
-    def add_stop(self, stop: DriverStop) -> None:
-        """Add the call that ended a child."""
-        self.stops.append(stop)
-        if len(stop.gpus) == 1:
-            self.allowed[stop.gpus[0]] = stop.before
+        return any(facts.get("persistence_mode") is False for facts in self._facts.values())
 
     def put(self, part: NvmlPart) -> None:
         """Add one part."""
         if part.gpu is not None:
-            index = part.gpu.index
-            if not part.whole and index in self.allowed:
-                return  # a repeated question: the part received before has as much
-            self._gpus[index] = part.gpu
+            self._facts.setdefault(part.gpu, {}).update(part.facts)
             if part.whole:
-                self.whole.add(index)
+                self.whole.add(part.gpu)
         self._missing.reasons |= part.missing
         if part.link is not None:
             self.links[part.link.a, part.link.b] = part.link
@@ -145,22 +115,20 @@ class Received:
         return NvmlAnswers(None, self._driver, gpus, links, self._missing.reasons, self._counted, stops)
 
     def allow(self, function: str, about: str) -> None:
-        """Raise NotReadError for a call that hung or crashed, or whose GPU had such a call before."""
+        """Raise NotReadError for a call that hung or crashed, and for all calls about its GPU or pair."""
         gpus = tuple(map(int, filter(None, about.split("-"))))
         stops = [
             stop for stop in self.stops if stop.gpus == gpus or (len(gpus) == 2 and {*gpus} & {*stop.gpus})
         ]
-        if not stops:
-            return
-        if len(gpus) == 1 and self.allowed[gpus[0]]:
-            self.allowed[gpus[0]] -= 1
-            return
         reason = next((stop.kind.upper() for stop in stops if stop.function == function), None)
-        if reason or gpus:
+        if reason or (stops and gpus):
             raise NotReadError(reason or NOT_ASKED)
 
     def _gpu(self, index: int) -> Gpu:
-        gpu = self._gpus.get(index, Gpu(index=index))
+        facts = self._facts.get(index, {})
+        gpu = gpu_with(index, facts)
+        # A child that continues notes a reason for each fact of a GPU that it may not ask.
+        self._missing.clear(*(at_gpu(index, path) for path in facts))
         if index not in self.whole:
             kinds = (stop.kind.upper() for stop in self.stops if stop.gpus == (index,))
             paths = (at_gpu(index, path) for path in absent_facts(gpu))
@@ -171,11 +139,11 @@ class Received:
 class NvmlReading:
     """A reading of NVML in a child, which starts immediately. `answers` waits for its end. Close it (`with`).
 
-    `on_wait` is called with the call in progress if the driver has not answered everything: after WAIT_S
-    seconds, and again WAIT_S seconds after that call changed.
+    `on_wait` is called with a message if the driver has not answered everything: after WAIT_S seconds, and
+    again WAIT_S seconds after the call in progress changed.
     """
 
-    def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
+    def __init__(self, on_wait: Callable[[str], None] = lambda text: None) -> None:
         self._on_wait = on_wait
         self._told, self._told_s = "", 0.0
         self._received = Received()
@@ -201,19 +169,30 @@ class NvmlReading:
             stop = self._child.stop
             self._child.close()
             if stop is not None:
-                self._received.add_stop(stop)
-            again = stop is not None and self._limit.passed_s < self._limit.limit_s
+                self._received.stops.append(stop)
+            again = stop is not None and stop.function and self._limit.passed_s < self._limit.limit_s
             self._child = self._start() if again else None
         return self._received.answers()
 
     def _tell(self, child: DriverChild) -> None:
         """Report the call in progress, WAIT_S seconds after the call reported before has returned."""
-        wait = DriverWait(*child.call(), self._received.counted, self._received.persistence_off)
-        if wait.text == self._told:
+        text = self._waiting_for(*child.call())
+        if text == self._told:
             self._told_s = self._limit.passed_s
         elif self._limit.passed_s - self._told_s >= WAIT_S:
-            self._told_s, self._told = self._limit.passed_s, wait.text
-            self._on_wait(wait)
+            self._told_s, self._told = self._limit.passed_s, text
+            self._on_wait(text)
+
+    def _waiting_for(self, function: str, gpus: tuple[int, ...]) -> str:
+        """Return the message to the user: `waiting for the NVIDIA driver to initialise GPU 2 (3 of 8)`."""
+        names = " and ".join(f"GPU {gpu}" for gpu in gpus)
+        if not gpus:
+            return "waiting for the NVIDIA driver to start"
+        if not is_starting(function):
+            return f"waiting for the NVIDIA driver to answer about {names}"
+        why = "; persistence mode avoids this wait" if self._received.persistence_off else ""
+        place = f"{gpus[0] + 1} of {self._received.counted}"
+        return f"waiting for the NVIDIA driver to initialise {names} ({place}){why}"
 
     def _start(self) -> DriverChild | None:
         try:
@@ -224,26 +203,35 @@ class NvmlReading:
 
     def _work(self, channel: Channel) -> None:
         """Ask for everything that was not received, without the calls that hung or crashed before."""
+        ask_all(self._received, channel.put, channel.done, _AllowedCalls(self._received, channel.nvml))
 
-        def before_call(function: str, about: str) -> None:
-            self._received.allow(function, about)
-            channel.nvml.begin(function, about)
 
-        ask_all(self._received, channel.put, channel.done, before_call)
+class _AllowedCalls(NamedTuple):
+    """Notes the calls of a child that are allowed, and refuses the others."""
+
+    received: Received
+    slot: CallSlot
+
+    def begin(self, function: str, gpus: str) -> None:
+        self.received.allow(function, gpus)
+        self.slot.begin(function, gpus)
+
+    def end(self) -> None:
+        self.slot.end()
 
 
 def ask_all(
     received: Received,
     put: Callable[[NvmlPart], None],
     done: Callable[[], None] = lambda: None,
-    before_call: Callable[[str, str], None] | None = None,
+    log: NvmlLog | None = None,
 ) -> None:
     """Ask NVML for everything that was not received, and `put` each answer. Never raises: errors are put too.
 
     `done` is called before NVML is closed, which may hang as well.
     """
     try:
-        with open_nvml(before_call) as nvml:
+        with open_nvml(log) as nvml:
             _ask(nvml, received, put)
             nvml.about = ""
             done()
@@ -255,11 +243,11 @@ def ask_all(
 def _ask(nvml: Nvml, received: Received, put: Callable[[NvmlPart], None]) -> None:
     """Ask for everything. Raises NotReadError if NVML does not count the GPUs."""
     missing = MissingFacts()
-    facts = FactReader(nvml, missing, "driver")
+    about = FactReader(nvml, missing, "driver")
     driver = Driver(
-        version=facts.read("version", lambda nvml: str(nvml.ask("nvmlSystemGetDriverVersion"))),
-        cuda_version=facts.read("cuda_version", cuda_version),
-        nvml_version=facts.read("nvml_version", lambda nvml: str(nvml.ask("nvmlSystemGetNVMLVersion"))),
+        version=about.read("version", lambda nvml: str(nvml.ask("nvmlSystemGetDriverVersion"))),
+        cuda_version=about.read("cuda_version", cuda_version),
+        nvml_version=about.read("nvml_version", lambda nvml: str(nvml.ask("nvmlSystemGetNVMLVersion"))),
     )
     put(NvmlPart(driver=driver, missing=missing.reasons))
     counted = nvml.device_count()
@@ -271,21 +259,23 @@ def _ask(nvml: Nvml, received: Received, put: Callable[[NvmlPart], None]) -> Non
         try:
             handles[index] = nvml.handle(index)
         except NotReadError as error:
-            if counted > MAX_GPUS and error.reason == _NO_SUCH_GPU:
+            if error.reason == NOT_ASKED:
+                handles[index] = Handle(None)  # the calls about this GPU are refused as well
+            elif counted > MAX_GPUS and error.reason == _NO_SUCH_GPU:
                 put(NvmlPart(last=index))
                 break
-            if index not in received.whole:  # all its facts are missing for the same reason
+            elif index not in received.whole:  # all its facts are missing for the same reason
                 miss_all(Gpu(index=index), error.reason, missing)
                 _note_whole(index, error.reason, missing)
-                put(NvmlPart(gpu=Gpu(index=index, lost=True), missing=missing.reasons))
-            continue
-        if index not in received.whole:
+                put(NvmlPart(gpu=index, facts={"lost": True}, whole=True, missing=missing.reasons))
+        if index in handles and index not in received.whole:
             reader = FactReader(nvml, missing, at_gpu(index), handles[index])
-            for gpu in read_gpu(reader, index, driver.nvml_version):
-                whole = "lost" in reader.facts
-                if whole:
-                    _note_whole(index, reader.no_answer, missing)
-                put(NvmlPart(gpu=gpu, whole=whole, missing=missing.reasons))
+            for facts in read_gpu(reader, driver.nvml_version):
+                if whole := "lost" in facts:
+                    _note_whole(index, reader.no_answer, reader.missing)
+                known = {path: fact for path, fact in facts.items() if fact is not None}
+                put(NvmlPart(gpu=index, facts=known, whole=whole, missing=reader.missing.reasons))
+                reader.missing = MissingFacts()
     for a, b in combinations(handles, 2):
         nvml.about = f"{a}-{b}"
         if (a, b) not in received.links:

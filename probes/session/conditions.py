@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol, Self
 
-import msgspec
-
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
-from gputopo.reference.clock_events import decode
+from gputopo.reference import decode_clock_events
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.run.events import GpuSample
 
@@ -184,19 +182,41 @@ def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[
 
 def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
     inside, beside = (
-        [[one.sample for one in window.get(gpu, ()) if one.inside == where] for window in windows]
-        for where in (True, False)
+        [
+            [reading.sample for reading in window.get(gpu, ()) if reading.inside == is_inside]
+            for window in windows
+        ]
+        for is_inside in (True, False)
     )
-    found = _medians(gpu, inside if any(map(_answered, inside)) else beside)
-    return msgspec.structs.replace(
-        found,
-        readings=sum(len(_answered(window)) for window in inside),
-        readings_beside=sum(len(_answered(window)) for window in beside),
+    answers_inside, answers_beside = (
+        [sample for window in samples for sample in window if not sample.silent]
+        for samples in (inside, beside)
     )
+    answers = answers_inside or answers_beside
+    masks = [sample.throttle_mask for sample in answers if sample.throttle_mask is not None]
+    mask = functools.reduce(operator.or_, masks) if masks else None
+    pstates = [sample.pstate for sample in answers if sample.pstate is not None]
+    powers = [sample.power_w for sample in answers if sample.power_w is not None]
 
+    def middle(fact: str) -> int | None:
+        known = [value for sample in answers if (value := getattr(sample, fact)) is not None]
+        return statistics.median_low(known) if known else None
 
-def _answered(samples: Sequence[GpuSample]) -> list[GpuSample]:
-    return [sample for sample in samples if not sample.silent]
+    return Conditions(
+        gpu=gpu,
+        pstate=max(pstates, key=lambda state: (pstates.count(state), _number(state))) if pstates else None,
+        graphics_mhz=middle("graphics_mhz"),
+        memory_mhz=middle("memory_mhz"),
+        pcie_gen=middle("pcie_gen"),
+        pcie_width=middle("pcie_width"),
+        link_changes=sum(map(_link_changes, inside if answers_inside else beside)),
+        power_w=statistics.median(powers) if powers else None,
+        temperature_c=middle("temperature_c"),
+        throttle_mask=mask,
+        throttle_reasons=None if mask is None else decode_clock_events(mask),
+        readings=len(answers_inside),
+        readings_beside=len(answers_beside),
+    )
 
 
 def _last(readings: WindowReadings) -> list[tuple[int, GpuSample]]:
@@ -238,32 +258,6 @@ def _number(pstate: str | None) -> int:
     """Return 2 for `P2`, or -1 if there is no P-state. P0 is the fastest."""
     digits = (pstate or "").removeprefix("P")
     return int(digits) if digits.isdecimal() else -1
-
-
-def _medians(gpu: int, windows: Sequence[Sequence[GpuSample]]) -> Conditions:
-    readings = [sample for window in windows for sample in _answered(window)]
-    masks = [sample.throttle_mask for sample in readings if sample.throttle_mask is not None]
-    mask = functools.reduce(operator.or_, masks) if masks else None
-    pstates = [sample.pstate for sample in readings if sample.pstate is not None]
-    powers = [sample.power_w for sample in readings if sample.power_w is not None]
-
-    def middle(fact: str) -> int | None:
-        known = [value for sample in readings if (value := getattr(sample, fact)) is not None]
-        return statistics.median_low(known) if known else None
-
-    return Conditions(
-        gpu=gpu,
-        pstate=max(pstates, key=lambda state: (pstates.count(state), _number(state))) if pstates else None,
-        graphics_mhz=middle("graphics_mhz"),
-        memory_mhz=middle("memory_mhz"),
-        pcie_gen=middle("pcie_gen"),
-        pcie_width=middle("pcie_width"),
-        link_changes=sum(map(_link_changes, windows)),
-        power_w=statistics.median(powers) if powers else None,
-        temperature_c=middle("temperature_c"),
-        throttle_mask=mask,
-        throttle_reasons=None if mask is None else decode(mask),
-    )
 
 
 def _link_changes(window: Sequence[GpuSample]) -> int:

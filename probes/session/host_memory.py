@@ -9,21 +9,24 @@ import contextlib
 import ctypes
 import mmap
 import os
+import re
 import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from gputopo.probes.host import read_text
-from gputopo.probes.numa import NumaMemory, at_once, lies_on, most_of
+from gputopo.probes.host import read_number, read_text
+from gputopo.probes.numa import LIBC, NumaMemory, at_once, lies_on, most_of
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host
+
+T = TypeVar("T")
 
 MIB = 2**20
 # For source and destination together. A session must stay well under 1.5 GiB.
@@ -82,15 +85,39 @@ def measure_host_memory(
     samples: list[Sample] = []
     failures: list[Failure] = []
     for placing in placings:
+        source, destination = End.of_node(placing.memory_node), End.of_node(placing.cores_node)
         try:
             seconds = _copy_seconds(placing, size, repeats, now, memory)
         except OSError as error:
-            what = f"host memory of node:{placing.memory_node} from the cores of node:{placing.cores_node}"
+            what = f"host memory of {source} from the cores of {destination}"
             not_measured = (*not_measured, NotMeasured(what=what, reason=error.strerror or str(error)))
         except _WrongDataError as error:
-            failures.append(_failure(placing, str(error)))
+            failures.append(
+                Failure(
+                    kind="host_memory",
+                    source=source,
+                    destination=destination,
+                    reason="WRONG_DATA",
+                    says=str(error),
+                    method="cpu",
+                )
+            )
         else:
-            samples.append(_sample(placing, size, seconds))
+            rates = tuple(2 * size / repeat_s / 1e9 for repeat_s in seconds)
+            middle = statistics.median(rates)
+            samples.append(
+                Sample(
+                    kind="host_memory",
+                    source=source,
+                    destination=destination,
+                    bytes=size,
+                    method="cpu",
+                    numa_node=placing.memory_node,
+                    median_gb_per_s=middle,
+                    repeats_gb_per_s=rates,
+                    spread_percent=100 * (max(rates) - min(rates)) / middle,
+                )
+            )
     return HostMemoryRates(tuple(samples), tuple(failures), not_measured, notes, load)
 
 
@@ -104,9 +131,9 @@ def placings_of(
     cpus: dict[int, frozenset[int]] = {}
     without: list[NotMeasured] = []
     for node in host.numa_nodes or ():
-        own = (parse_cpus(node.cpus or "") or frozenset()) & frozenset(allowed)
-        if own:
-            cpus[node.index] = own
+        node_cpus = (parse_cpus(node.cpus or "") or frozenset()) & frozenset(allowed)
+        if node_cpus:
+            cpus[node.index] = node_cpus
         elif node.memory_mib != 0:
             reason = "this process may not use the node's CPUs" if node.cpus else "the node has no CPUs"
             without.append(NotMeasured(what=f"host memory of node:{node.index}", reason=reason))
@@ -145,17 +172,18 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
     """Return the bytes of all last-level caches in the first CPU's package, or None if unknown."""
     cpus = root / "sys/devices/system/cpu"
     package = read_text(cpus / "cpu0/topology/physical_package_id")
-    found: dict[tuple[int, str], int] = {}
+    caches: dict[tuple[int, str], int] = {}
     for folder in sorted(cpus.glob("cpu[0-9]*/cache/index[0-9]*")):
         if read_text(folder.parent.parent / "topology/physical_package_id") != package:
             continue
-        level, size = read_text(folder / "level"), _size(read_text(folder / "size"))
-        if level is not None and level.isdecimal() and size:
-            found[int(level), read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
-    if not found:
+        level, text = read_number(folder / "level"), read_text(folder / "size") or ""
+        size = int(text[:-1]) * {"K": 1024, "M": MIB}.get(text[-1], 0) if text[:-1].isdecimal() else 0
+        if level is not None and size:
+            caches[level, read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
+    if not caches:
         return None
-    last = max(level for level, _ in found)
-    return sum(size for (level, _), size in found.items() if level == last)
+    last = max(level for level, _ in caches)
+    return sum(size for (level, _), size in caches.items() if level == last)
 
 
 class _WrongDataError(Exception):
@@ -165,34 +193,28 @@ class _WrongDataError(Exception):
 def farthest_node(host: Host, node: int, nodes: Sequence[int]) -> int | None:
     """Return the node of `nodes` farthest from `node` (the lowest of several), or None without another."""
     others = [other for other in nodes if other != node]
-    distances = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
+    distances = (
+        next((numa_node.distances for numa_node in host.numa_nodes or () if numa_node.index == node), None)
+        or ()
+    )
     return max(
         others, key=lambda other: (distances[other] if other < len(distances) else 0, -other), default=None
     )
 
 
-def _size(text: str | None) -> int | None:
-    if not text or not text[:-1].isdecimal():
-        return None
-    return int(text[:-1]) * {"K": 1024, "M": MIB}.get(text[-1], 0)
-
-
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Return the bytes available now, on the machine and within this process's control group."""
-    found: list[int] = []
-    for line in (read_text(root / "proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable" and value.split()[:1] and value.split()[0].isdecimal():
-            found.append(int(value.split()[0]) * 1024)
+    kib = re.search(r"^MemAvailable: *(\d+)", read_text(root / "proc/meminfo") or "", re.MULTILINE)
+    limits = [int(kib[1]) * 1024] if kib else []
     group = root / "sys/fs/cgroup"
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        maximum, now = read_text(group / limit), read_text(group / used)
-        if maximum and now and maximum.isdecimal() and now.isdecimal():
-            found.append(max(int(maximum) - int(now), 0))
-    return min(found) if found else None
+        maximum, now = read_number(group / limit), read_number(group / used)
+        if maximum is not None and now is not None:
+            limits.append(max(maximum - now, 0))
+    return min(limits) if limits else None
 
 
 def _copy_seconds(
@@ -206,19 +228,18 @@ def _copy_seconds(
     share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
     with _mapped(share * threads) as source, _mapped(share * threads) as destination:
         places = [(source + i * share, destination + i * share) for i in range(threads)]
-        lies: list[Mapping[int, int]] = []
-        fill = [partial(_fill, at, share, placing.memory_node, memory, lies) for at in places]
-        _together(fill, placing.memory_cpus)
-        nodes = sum(map(Counter, lies), Counter[int]())
+        fill = [partial(_fill, at, share, placing.memory_node, memory) for at in places]
+        nodes = sum(_together(fill, placing.memory_cpus), Counter[int]())
         if not lies_on(nodes, placing.memory_node):
             raise OSError(f"the system put it on node {most_of(nodes)}")
         taken: list[float] = []
         for repeat in range(repeats + 1):
             for at, _ in places:
                 ctypes.memset(at, repeat + 1, 64)  # so that an old copy does not look like a new one
-            spans = _together([partial(_timed_copy, at, share, now) for at in places], placing.cores_cpus)
+            spans = _together([partial(timed_copy, at, share, now) for at in places], placing.cores_cpus)
             taken.append(max(end for _, end in spans) - min(begin for begin, _ in spans))
-            _check(places, share)
+            if any(LIBC.memcmp(source_at, copy_at, share) for source_at, copy_at in places):
+                raise _WrongDataError("what was read back from host memory is not what was written")
     return tuple(seconds * size / (share * threads) for seconds in taken[1:])
 
 
@@ -233,13 +254,12 @@ def _mapped(size: int) -> Iterator[int]:
             del view
 
 
-def _together(
-    tasks: Sequence[Callable[[], tuple[float, float]]], cpus: frozenset[int]
-) -> list[tuple[float, float]]:
+def _together(tasks: Sequence[Callable[[], T]], cpus: frozenset[int]) -> list[T]:
+    """Run tasks at the same time on some CPUs, and return their results. Raises OSError."""
     errors: list[OSError] = []
     start = threading.Barrier(len(tasks))
 
-    def bound(task: Callable[[], tuple[float, float]]) -> tuple[float, float]:
+    def bound(task: Callable[[], T]) -> T:
         try:
             os.sched_setaffinity(0, cpus)  # of this thread only
         except OSError as error:
@@ -253,12 +273,10 @@ def _together(
     return results
 
 
-def _fill(
-    at: tuple[int, int], size: int, node: int, memory: NumaMemory | None, lies: list[Mapping[int, int]]
-) -> tuple[float, float]:
+def _fill(at: tuple[int, int], size: int, node: int, memory: NumaMemory | None) -> Counter[int]:
     """Touch both buffers first on a node. The bytes in the source repeat only after a page.
 
-    Adds the nodes of each buffer's pages to `lies`.
+    Returns how many of their sampled pages are on each node.
     """
     source, destination = at
     with memory.bound(node, None) if memory else contextlib.nullcontext():
@@ -269,46 +287,11 @@ def _fill(
             ctypes.memmove(source + filled, source, more)
             filled += more
         ctypes.memset(destination, 0, size)
-        lies += [memory.nodes(address, size) for address in at] if memory else []
-    return (0.0, 0.0)
+        return sum((Counter(memory.nodes(address, size)) for address in at) if memory else (), Counter[int]())
 
 
-def _timed_copy(at: tuple[int, int], size: int, now: Callable[[], float]) -> tuple[float, float]:
+def timed_copy(at: tuple[int, int], size: int, now: Callable[[], float]) -> tuple[float, float]:
+    """Copy between two addresses, and return when it began and ended."""
     begin = now()
     ctypes.memmove(at[1], at[0], size)
     return begin, now()
-
-
-def _check(places: Sequence[tuple[int, int]], size: int) -> None:
-    compare = ctypes.CDLL(None).memcmp
-    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    compare.restype = ctypes.c_int
-    if any(compare(source, destination, size) for source, destination in places):
-        raise _WrongDataError("what was read back from host memory is not what was written")
-
-
-def _sample(placing: NodePlacing, size: int, seconds: Sequence[float]) -> Sample:
-    rates = tuple(2 * size / one / 1e9 for one in seconds)
-    middle = statistics.median(rates)
-    return Sample(
-        kind="host_memory",
-        source=End.of_node(placing.memory_node),
-        destination=End.of_node(placing.cores_node),
-        bytes=size,
-        method="cpu",
-        numa_node=placing.memory_node,
-        median_gb_per_s=middle,
-        repeats_gb_per_s=rates,
-        spread_percent=100 * (max(rates) - min(rates)) / middle,
-    )
-
-
-def _failure(placing: NodePlacing, says: str) -> Failure:
-    return Failure(
-        kind="host_memory",
-        source=End.of_node(placing.memory_node),
-        destination=End.of_node(placing.cores_node),
-        reason="WRONG_DATA",
-        says=says,
-        method="cpu",
-    )

@@ -3,24 +3,24 @@
 import statistics
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.budget import (
-    Effort,
-    Speeds,
-    repeats_of,
-    sizes,
-)
-from gputopo.copies.copies import (
+from gputopo.probes.copy_jobs import (
     Copy,
     CopyJob,
     CopyWindow,
     WindowRunner,
     path_of,
 )
-from gputopo.copies.jobs import without
-from gputopo.copies.settling import settle
+from gputopo.probes.session.budget import (
+    Effort,
+    JobTime,
+    Speeds,
+    sizes,
+)
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
+from gputopo.probes.session.jobs import without
+from gputopo.probes.session.settling import count_agreeing, count_ramp_up
 from gputopo.values.bandwidth import Failure, Sample
 
 # Additional windows, for repeats that are not counted or do not agree.
@@ -40,8 +40,8 @@ def measure_job(
     """
     failures: list[Failure] = []
     while True:
-        own = speeds if job.group is None else speeds.copy()
-        windows, readings = _repeats(job, engine, meter, own, effort)
+        known_speeds = speeds if job.group is None else speeds.copy()
+        windows, readings = _repeats(job, engine, meter, known_speeds, effort)
         wrong = _failed_copies(job, windows[-1])
         if not wrong:
             return tuple(_sample(job, part, windows, readings) for part in _parts(job)), failures
@@ -66,7 +66,7 @@ def _repeats(
         return [apart], []
     _learn(job, apart, speeds)
     counts = sizes(job, speeds, effort)
-    wanted = repeats_of(job, speeds, effort)
+    wanted = JobTime.of(job, speeds).repeats(effort)
     windows: list[CopyWindow] = []
     readings: list[WindowReadings] = []
     while len(windows) < wanted + (0 if effort.exact else EXTRA_REPEATS):
@@ -77,9 +77,8 @@ def _repeats(
         if _failed_copies(job, windows[-1]):
             return windows, readings
         counted = windows[still_rising(readings) :]
-        limit = len(windows) + 1  # this loop decides whether there are more
-        unsettled = (settle(_values(job, part, counted), wanted, limit).more for part in _parts(job))
-        if len(windows) >= wanted and not any(unsettled):
+        agreeing = (count_agreeing(_values(job, part, counted)) for part in _parts(job))
+        if len(windows) >= wanted and all(count >= wanted for count in agreeing):
             break
     _learn(job, windows[-1], speeds)
     return windows, readings
@@ -106,7 +105,7 @@ def _learn(job: CopyJob, window: CopyWindow, speeds: Speeds) -> None:
     if job.kind == "latency" or (len(job.copies) > 1 and job.group is None):
         return
     for copy, taken in zip(job.copies, window.copies, strict=True):
-        speeds.see(copy, taken.gb_per_s / (2 if copy.kind == "d2d_local" else 1))  # read and written
+        speeds.see(copy, taken.gb_per_s)
 
 
 def _failed_copies(job: CopyJob, window: CopyWindow) -> dict[Copy, Failure]:
@@ -127,8 +126,7 @@ def _sample(
     copies = [job.copies[place] for place in part]
     rising = still_rising(readings)
     values = _values(job, part, windows)
-    settled = settle(values[rising:], 1, len(windows) + 1)
-    first = rising + len(settled.discarded)
+    first = rising + count_ramp_up(values[rising:])
     counted = values[first:]
     middle = statistics.median(counted)
     gpus = dict.fromkeys(gpu for copy in copies for gpu in copy.gpus)
@@ -143,7 +141,7 @@ def _sample(
         path=path_of(job),
         group=job.group,
         # whether a copy in the other direction runs at the same time; its bytes are not counted
-        with_reverse=job.group is not None and copies[0].ends[::-1] in [one.ends for one in job.copies],
+        with_reverse=job.group is not None and copies[0].ends[::-1] in [other.ends for other in job.copies],
         numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
         numa_wanted=lies.numa_wanted,
         spread_percent=_spread(counted, middle),
@@ -152,14 +150,14 @@ def _sample(
     )
     if job.kind == "latency":
         times = tuple(window.copies[part[0]].microseconds or 0.0 for window in windows[first:])
-        return msgspec.structs.replace(
+        return replace(
             sample,
             bytes=job.bytes,
             median_us=statistics.median(times),
             repeats_us=times,
             spread_percent=_spread(times, statistics.median(times)),
         )
-    return msgspec.structs.replace(
+    return replace(
         sample,
         median_gb_per_s=middle,
         repeats_gb_per_s=tuple(counted),

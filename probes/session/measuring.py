@@ -8,16 +8,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.budget import QUICK_SECONDS
-from gputopo.copies.copies import SessionRequest, Setting, WindowRunner
-from gputopo.copies.jobs import LOCAL_CACHES
-from gputopo.copies.physics import checked, l2_mib
-from gputopo.copies.sharing import uplink_groups
+from gputopo.copies import checked, l2_mib, uplink_groups
+from gputopo.probes.copy_jobs import SessionRequest, Setting, WindowRunner
 from gputopo.probes.cuda.door import NoCudaError
 from gputopo.probes.cuda.start import open_cuda
 from gputopo.probes.nvml.monitor import Monitor
+from gputopo.probes.session.budget import QUICK_SECONDS
 from gputopo.probes.session.conditions import GpuSampler, Meter
 from gputopo.probes.session.host_memory import (
     MIB,
@@ -26,6 +24,7 @@ from gputopo.probes.session.host_memory import (
     available_bytes,
     measure_host_memory,
 )
+from gputopo.probes.session.jobs import LOCAL_CACHES
 from gputopo.probes.session.ramp_up import ramp_up
 from gputopo.probes.session.selection import far_nodes, match, near_nodes, selected_gpus
 from gputopo.probes.session.session import (
@@ -39,8 +38,8 @@ from gputopo.probes.session.session import (
     SessionProgress,
 )
 from gputopo.probes.session.soak import Soaking
-from gputopo.reference.expectations import known_gpus
-from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured, Soak
+from gputopo.reference import known_gpus
+from gputopo.values.bandwidth import Bandwidth, NotMeasured, Soak
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Machine
@@ -101,8 +100,8 @@ def check(machine: Machine, request: SessionRequest) -> None:
     selected_gpus(machine, request.gpus)
     nodes = [node.index for node in machine.host.numa_nodes or ()]
     if request.numa is not None and request.numa not in nodes:
-        there = ", ".join(map(str, nodes)) or "none is reported by this system"
-        raise UsageError(f"there is no NUMA node {request.numa} in this machine", f"its nodes: {there}")
+        nodes_there = ", ".join(map(str, nodes)) or "none is reported by this system"
+        raise UsageError(f"there is no NUMA node {request.numa} in this machine", f"its nodes: {nodes_there}")
 
 
 def bandwidth_of(
@@ -134,7 +133,7 @@ def bandwidth_of(
         host_load=results.host_load,
     )
     bandwidth = checked(measured, machine)
-    bandwidth = msgspec.structs.replace(bandwidth, uplink_groups=uplink_groups(bandwidth.samples, machine))
+    bandwidth = replace(bandwidth, uplink_groups=uplink_groups(bandwidth.samples, machine))
     if refusal is not None:
         raise NoGpuMeasuredError(refusal.what, refusal.hint, bandwidth)
     return bandwidth
@@ -157,12 +156,12 @@ class Measuring:
         try:
             if self.earlier is None and self.request.soak_s is None:
                 self._report("host memory")
-                found = self.doors.host_memory(self.machine, self.request)
-                self.results.samples += found.samples
-                self.results.failures += found.failures
-                self.results.not_measured += found.not_measured
-                self.results.notes += found.notes
-                self.results.host_load = found.load
+                host_rates = self.doors.host_memory(self.machine, self.request)
+                self.results.samples += host_rates.samples
+                self.results.failures += host_rates.failures
+                self.results.not_measured += host_rates.not_measured
+                self.results.notes += host_rates.notes
+                self.results.host_load = host_rates.load
             self._report("starting CUDA")
             return self._measure_gpus()
         except KeyboardInterrupt:
@@ -189,11 +188,16 @@ class Measuring:
                     if gpu.mig.mode and gpu.index in ordinals
                 ]
                 if not ordinals:
-                    what = "CUDA shows none of the selected GPUs"
-                    return NothingMeasured(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
-                pinned = _pinned_bytes(self.request.level)
+                    hint = "; ".join(f"{missing.what}: {missing.reason}" for missing in hidden)
+                    return NothingMeasured("CUDA shows none of the selected GPUs", hint)
+                # Never a large part of the memory that is free, on the host or in a container.
+                pinned = _QUICK_PINNED_BYTES if self.request.level == "quick" else _FULL_PINNED_BYTES
+                if (available := available_bytes()) is not None:
+                    pinned = min(pinned, int(available * _SHARE_OF_AVAILABLE))
+                cpus = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
+                node_cpus = {node: sorted(listed) for node, listed in cpus.items() if listed}
                 with (
-                    doors.open_engine(cuda, ordinals, _node_cpus(machine), pinned) as engine,
+                    doors.open_engine(cuda, ordinals, node_cpus, pinned) as engine,
                     Meter(ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
                 ):
                     return self._measure_with(engine, meter, ordinals)
@@ -215,13 +219,10 @@ class Measuring:
             NotMeasured(what=f"gpu:{gpu}", reason=reason) for gpu, reason in given_up.items()
         ]
         if not setting.gpus:
-            what = "CUDA can use none of the selected GPUs"
-            return NothingMeasured(what, "; ".join(given_up.values()))
+            return NothingMeasured("CUDA can use none of the selected GPUs", "; ".join(given_up.values()))
         self._report("clock ramp-up of the GPUs")
         try:
-            said = ramp_up(engine, meter, setting, now)
-            if said:
-                results.notes.append(said)
+            results.notes += ramp_up(engine, meter, setting, now)
             if request.soak_s is not None:
                 Soaking(engine, setting, request.soak_s, on_news=self.on_news, results=results, now=now).run()
             else:
@@ -240,16 +241,6 @@ class Measuring:
             results.notes += engine.notes
         self.on_news(SessionEnd())
         return None
-
-
-def _pinned_bytes(level: Level) -> int:
-    """Return how many bytes of host memory may be page-locked.
-
-    This is never a large part of the memory that is free, on the host or in a container.
-    """
-    available = available_bytes()
-    limit = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
-    return limit if available is None else min(limit, int(available * _SHARE_OF_AVAILABLE))
 
 
 def _unusable(
@@ -277,7 +268,11 @@ def _unusable(
 def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], engine: WindowRunner) -> Setting:
     nodes = near_nodes(machine, gpus, request.numa)
     reasons = {gpu: engine.supports(gpu, _KERNEL) for gpu in gpus}
-    caches = {gpu: engine.l2_bytes(gpu) or _l2_bytes(machine, gpu) for gpu in gpus}
+    largest_mib = max(model.l2_mib or 0 for model in known_gpus())  # for an unknown model
+    caches = {
+        gpu: engine.l2_bytes(gpu) or int(MIB * (l2_mib(machine.by_index.get(gpu)) or largest_mib))
+        for gpu in gpus
+    }
     return Setting(
         gpus=tuple(gpus),
         level=request.level,
@@ -292,12 +287,6 @@ def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], eng
     )
 
 
-def _l2_bytes(machine: Machine, gpu: int) -> int:
-    """Return the L2 cache size of a GPU's model, or the largest known size if the model is unknown."""
-    mib = l2_mib(machine.by_index.get(gpu))
-    return int(MIB * (mib or max(one.l2_mib or 0 for one in known_gpus())))
-
-
 def _in_cache(l2_bytes: int, free: int) -> str | None:
     """Return why a copy within a GPU's memory would measure its cache, or None if enough memory is free."""
     if free * _WRITTEN_SHARE >= LOCAL_CACHES * l2_bytes:
@@ -306,8 +295,3 @@ def _in_cache(l2_bytes: int, free: int) -> str | None:
         f"only {free // MIB} MiB of its memory are free: such a small copy only measures the L2 cache "
         f"({l2_bytes / MIB:.3g} MiB)"
     )
-
-
-def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
-    lists = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
-    return {node: sorted(cpus) for node, cpus in lists.items() if cpus}

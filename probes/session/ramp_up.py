@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 
-from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
-from gputopo.copies.settling import settle
+from msgspec.structs import replace
+
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
+from gputopo.probes.session.budget import Effort, Speeds, sizes
 from gputopo.probes.session.conditions import Meter, WindowReadings, still_rising
+from gputopo.probes.session.settling import count_agreeing, count_ramp_up
 from gputopo.values.ends import HOST, End
 
 # The shortest and the longest duration. A card takes some tenths of a second from P8 to its full clocks, and
@@ -23,25 +25,20 @@ def ramp_up(
     meter: Meter,
     setting: Setting,
     now: Callable[[], float] = time.perf_counter,
-) -> str | None:
-    """Copy within all GPUs and to all GPUs until the rates are stable. Returns a note if there is one.
+) -> tuple[str, ...]:
+    """Copy within all GPUs and to all GPUs until the rates are stable. Return a note if any was discarded.
 
     These copies are not measured. The jobs report their failures.
     """
-    said = []
+    discarded = []
     kinds: tuple[CopyKind, ...] = ("d2d_local", "h2d")
     for kind in kinds:
         values, readings = _windows(engine, meter, _job(kind, setting), now)
-        thrown_away = max(
-            still_rising(readings), len(settle(values, 1, len(values) + 1).discarded) if values else 0
-        )
-        if thrown_away:
-            said.append(
-                f"{thrown_away} windows of {kind} ({min(values):.1f} to {values[-1]:.1f} GB/s in all)"
-            )
-    if not said:
-        return None
-    return "clock ramp-up before the measurement, discarded: " + ", ".join(said)
+        if count := max(still_rising(readings), count_ramp_up(values)):
+            rates = f"{min(values):.1f} to {values[-1]:.1f} GB/s in all"
+            discarded.append(f"{count} windows of {kind} ({rates})")
+    note = "clock ramp-up before the measurement, discarded: " + ", ".join(discarded)
+    return (note,) if discarded else ()
 
 
 def _windows(
@@ -51,22 +48,22 @@ def _windows(
     values: list[float] = []
     readings: list[WindowReadings] = []
     begun = now()
-    counts = sizes(job, Speeds(), _EFFORT)
-    copies = tuple(zip(job.copies, counts, strict=True))
-    gpus = tuple(gpu for copy in job.copies for gpu in copy.gpus)
+    size_of = dict(zip(job.copies, sizes(job, Speeds(), _EFFORT), strict=True))
+    copies = job.copies
     while copies and len(values) < _MAX_WINDOWS:
-        window_readings = meter.window(gpus, counts=False)
-        trial = CopyJob(kind=job.kind, copies=tuple(copy for copy, _ in copies), group=job.group)
-        window = engine.measure(trial, [size for _, size in copies], window_readings.take)
-        working = [time.failure is None for time in window.copies]
-        if all(working):
+        window_readings = meter.window(job.gpus, counts=False)
+        trial = replace(job, copies=copies)
+        window = engine.measure(trial, [size_of[copy] for copy in copies], window_readings.take)
+        working = tuple(
+            copy for copy, time in zip(copies, window.copies, strict=True) if time.failure is None
+        )
+        if working == copies:
             values.append(sum(time.gb_per_s for time in window.copies))
             readings.append(window_readings.readings(window.span))
             meter.learn(readings[-1])
-        copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
+        copies = working
         passed = now() - begun
-        last = values[-_AGREEING:]
-        stays = len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
+        stays = count_agreeing(values[-_AGREEING:]) == _AGREEING
         if passed > MAX_S or (passed > MIN_S and stays):
             break
     return values, readings

@@ -16,8 +16,8 @@ def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ..
         return tuple(known)
     for gpu in gpus:
         if gpu not in known:
-            there = ", ".join(map(str, known)) or "none"
-            raise UsageError(f"there is no GPU {gpu} in this machine", f"choose among its GPUs: {there}")
+            gpus_there = ", ".join(map(str, known)) or "none"
+            raise UsageError(f"there is no GPU {gpu} in this machine", f"choose among its GPUs: {gpus_there}")
     return tuple(sorted(set(gpus)))
 
 
@@ -31,23 +31,21 @@ def match(
     by_address: dict[str | None, int] = {}
     for device in devices:
         by_address.setdefault(device.pci_address, device.ordinal)
-    wanted = [gpu for gpu in machine.gpus if gpu.index in gpus]
-    found = {gpu.index: by_address.get(gpu.pci_address) for gpu in wanted if gpu.pci_address is not None}
-    ordinals = {gpu: ordinal for gpu, ordinal in found.items() if ordinal is not None}
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    return ordinals, tuple(
-        NotMeasured(what=f"gpu:{gpu.index}", reason=_why(gpu.lost, visible))
-        for gpu in wanted
-        if gpu.index not in ordinals
-    )
-
-
-def _why(lost: bool, visible: str | None) -> str:
-    if lost:
-        return "the GPU is lost: it does not answer the driver"
+    reason = "CUDA does not show it to this process (compute mode, MIG, a container without it)"
     if visible is not None:
-        return f"CUDA does not show it to this process: CUDA_VISIBLE_DEVICES is '{visible}'"
-    return "CUDA does not show it to this process (compute mode, MIG, a container without it)"
+        reason = f"CUDA does not show it to this process: CUDA_VISIBLE_DEVICES is '{visible}'"
+    ordinals: dict[int, int] = {}
+    hidden: list[NotMeasured] = []
+    for gpu in machine.gpus:
+        if gpu.index not in gpus:
+            continue
+        if gpu.pci_address is not None and gpu.pci_address in by_address:
+            ordinals[gpu.index] = by_address[gpu.pci_address]
+        else:
+            why = "the GPU is lost: it does not answer the driver" if gpu.lost else reason
+            hidden.append(NotMeasured(what=f"gpu:{gpu.index}", reason=why))
+    return ordinals, tuple(hidden)
 
 
 def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[int, int]:
@@ -58,19 +56,14 @@ def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[
     if numa is not None:
         return dict.fromkeys(gpus, numa)
     nodes = [node.index for node in machine.host.numa_nodes or ()]
-    reported = {gpu.index: gpu.numa_node for gpu in machine.gpus}
-    found: dict[int, int] = {}
-    for gpu in gpus:
-        node = reported.get(gpu)
-        if node is not None and node >= 0:
-            found[gpu] = node
-        elif len(nodes) == 1:
-            found[gpu] = nodes[0]
-    return found
+    only = nodes[0] if len(nodes) == 1 else -1
+    reported = {gpu.index: gpu.numa_node for gpu in machine.gpus if (gpu.numa_node or 0) >= 0}
+    near = {gpu: only if (node := reported.get(gpu)) is None else node for gpu in gpus}
+    return {gpu: node for gpu, node in near.items() if node >= 0}
 
 
 def far_nodes(machine: Machine, near: Mapping[int, int]) -> dict[int, int]:
     """Return, for each GPU, the farthest node with CPUs and memory; empty if there is only one node."""
     nodes = [node.index for node in machine.host.numa_nodes or () if node.cpus and node.memory_mib != 0]
-    found = {gpu: farthest_node(machine.host, own, nodes) for gpu, own in near.items()}
-    return {gpu: node for gpu, node in found.items() if node is not None}
+    far = {gpu: farthest_node(machine.host, near_node, nodes) for gpu, near_node in near.items()}
+    return {gpu: node for gpu, node in far.items() if node is not None}

@@ -1,14 +1,21 @@
 """Runs the jobs of a session one after another, within its time, and continues after failures."""
 
-import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Pace, Speeds, choose_effort, job_seconds, peer_seconds, peers_of
-from gputopo.copies.copies import CopyJob, Setting, WindowRunner, describe
-from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
+from gputopo.probes.copy_jobs import CopyJob, Setting, WindowRunner, describe
+from gputopo.probes.session.budget import (
+    Effort,
+    JobTime,
+    Pace,
+    Speeds,
+    choose_effort,
+    peer_seconds,
+    peers_of,
+)
 from gputopo.probes.session.conditions import Meter
+from gputopo.probes.session.jobs import jobs, next_jobs, not_possible, without
 from gputopo.probes.session.measured_job import measure_job
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
 from gputopo.values.ends import HOST
@@ -24,7 +31,7 @@ _WRONG_DATA = "WRONG_DATA"
 _WRONG_POINTERS = "wrong data arrived on that GPU before; a kernel that follows pointers in it would crash"
 
 
-class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
+class SessionProgress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The progress of a session: jobs done and in total, the estimated seconds left, and the present job."""
 
     done: int
@@ -33,7 +40,7 @@ class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
     now: str
 
 
-class SessionEnd(msgspec.Struct, frozen=True):
+class SessionEnd(msgspec.Struct, frozen=True, tag=True):
     """Everything is measured. Only closing is left."""
 
 
@@ -50,14 +57,14 @@ class EarlierSession(msgspec.Struct, frozen=True, kw_only=True):
     no_readings: str | None = None  # why NVML is not used
 
 
-class NothingMeasured(msgspec.Struct, frozen=True, array_like=True):
+class NothingMeasured(msgspec.Struct, frozen=True, tag=True):
     """Why no GPU could be measured, and the remedy."""
 
     what: str
     hint: str
 
 
-class Results(msgspec.Struct, kw_only=True):
+class Results(msgspec.Struct, kw_only=True, tag=True):
     """What a session has measured so far. `complete` is False if it was interrupted."""
 
     samples: list[Sample] = []
@@ -82,11 +89,11 @@ class Session:
         meter: Meter,
         setting: Setting,
         *,
-        deadline_s: float | None = None,
-        on_news: OnNews = lambda news: None,
-        now: Callable[[], float] = time.perf_counter,
-        results: Results | None = None,
-        earlier: EarlierSession | None = None,
+        deadline_s: float | None,
+        on_news: OnNews,
+        now: Callable[[], float],
+        results: Results,
+        earlier: EarlierSession | None,
     ) -> None:
         self._engine, self._meter, self._setting = engine, meter, setting
         self._deadline_s, self._now = deadline_s, now
@@ -97,14 +104,14 @@ class Session:
         self._distrusted: set[int] = set()  # GPUs that received wrong data
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
         self._queue: list[CopyJob] = []
-        self._tried = {job.group for job in self._earlier.done if job.group is not None}
+        self._tried = {(job.kind, job.gpus) for job in self._earlier.done if job.group is not None}
         self._done = 0
         self._estimate_s = 0.0
         self._chosen_at = 0
         self._effort: Effort | None = None
-        self.results = results or Results()
+        self.results = results
 
-    def run(self) -> Results:
+    def run(self) -> None:
         """Measure all jobs. A keyboard interrupt ends it with the results so far, and is not raised again."""
         self._queue = [job for job in jobs(self._setting) if job not in self._earlier.done]
         if self._earlier.done:
@@ -118,13 +125,12 @@ class Session:
         except KeyboardInterrupt:
             self.results.complete = False
             self._leave_out(self._queue, INTERRUPTED)
-        return self.results
 
     def _step(self) -> None:
         self._choose()
         job = self._queue[0]
         if job.group is not None:
-            self._tried.add(job.group)
+            self._tried.add((job.kind, job.gpus))
         possible = self._possible(job)
         if possible is not None:
             self._report(describe(possible))
@@ -138,7 +144,7 @@ class Session:
     def _add_next(self) -> None:
         """Add the jobs that the results require, before all remaining jobs."""
         done = (*self._earlier.samples, *self.results.samples)
-        self._queue[:0] = next_jobs(done, self._setting, frozenset(self._tried))
+        self._queue[:0] = next_jobs(done, self._setting, self._tried)
         self._effort = None
 
     def _possible(self, job: CopyJob) -> CopyJob | None:
@@ -148,7 +154,9 @@ class Session:
             gone = [gpu for gpu in job.gpus if gpu in self._given_up]
             self._leave_out([job], self._given_up[gone[0]])
             return None
-        if _follows_pointers(left, self._distrusted):
+        copy = left.copies[0]
+        follows_pointers = left.kind == "latency" and copy.method == "kernel_read"
+        if follows_pointers and copy.gpus[0] in self._distrusted:  # wrong data arrived where it reads them
             self._leave_out([left], _WRONG_POINTERS)
             return None
         if self._left_s() < self._pace.factor * self._seconds_of(left):
@@ -198,7 +206,8 @@ class Session:
         self._estimated_at = self._now()
 
     def _seconds_of(self, job: CopyJob) -> float:
-        return job_seconds(job, self._speeds, self._chosen()) + peer_seconds([job], self._enabled)
+        copying_s = JobTime.of(job, self._speeds).job_s(self._chosen())
+        return copying_s + peer_seconds([job], self._enabled)
 
     def _chosen(self) -> Effort:
         assert self._effort is not None
@@ -214,9 +223,3 @@ class Session:
 
     def _leave_out(self, left_out: list[CopyJob], reason: str) -> None:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
-
-
-def _follows_pointers(job: CopyJob, distrusted: set[int]) -> bool:
-    """Return whether a latency uses pointers that are copied over a path on which data was wrong."""
-    copy = job.copies[0]
-    return job.kind == "latency" and copy.method == "kernel_read" and copy.gpus[0] in distrusted

@@ -3,16 +3,17 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import cycle
 from typing import Protocol, Self
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyWindow, Setting, WindowRunner, describe
-from gputopo.copies.jobs import soak_jobs
 from gputopo.probes.child import DriverStop
+from gputopo.probes.copy_jobs import Copy, CopyJob, Setting, WindowRunner, describe
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.monitor import WatcherChild
+from gputopo.probes.nvml.gpu_watch import watch_clocks
+from gputopo.probes.session.budget import Effort, Speeds, sizes
+from gputopo.probes.session.jobs import soak_jobs
 from gputopo.probes.session.session import INTERRUPTED, OnNews, Results, SessionProgress
 from gputopo.values.bandwidth import NotMeasured, SoakInterval, SoakRate
 from gputopo.values.history import History
@@ -60,52 +61,45 @@ class Soaking:
 
     def run(self) -> None:
         """Copy. A keyboard interrupt ends it with the results so far, and is not raised again."""
-        rotation = soak_jobs(self._setting)
+        stopped: str | None = None
         try:
-            while self._passed_s() < self._soak_s and not self.results.failures:
-                for job in rotation:
-                    self._report(job)
-                    self._on_news(job)
-                    self._run(job)
-                    if self._passed_s() >= self._soak_s or self.results.failures:
-                        break
+            for job in cycle(soak_jobs(self._setting)):
+                if self._is_over():
+                    break
+                self._report(job)
+                self._on_news(job)
+                self._run(job)
         except KeyboardInterrupt:
             self.results.complete = False
-            self.results.not_measured.append(NotMeasured(what=self._rest(), reason=INTERRUPTED))
+            stopped = INTERRUPTED
         else:
             if self.results.failures:
-                failure = self.results.failures[0]
-                self.results.not_measured.append(
-                    NotMeasured(what=self._rest(), reason=f"a copy failed ({failure.reason})")
-                )
+                stopped = f"a copy failed ({self.results.failures[0].reason})"
+        if stopped is not None:
+            what = f"the soak from {self._passed_s() / 60:.1f} to {self._soak_s / 60:.1f} min"
+            self.results.not_measured.append(NotMeasured(what=what, reason=stopped))
         self._end_interval()
 
     def _run(self, job: CopyJob) -> None:
         for _ in range(_WINDOWS):
-            counts = sizes(job, self._speeds, _EFFORT)
-            window = self._engine.measure(job, counts)
-            failed = [
-                msgspec.structs.replace(taken.failure, kind=copy.kind, path=None)
+            window = self._engine.measure(job, sizes(job, self._speeds, _EFFORT))
+            self.results.failures += [
+                replace(taken.failure, kind=copy.kind, path=None)
                 for copy, taken in zip(job.copies, window.copies, strict=True)
                 if taken.failure is not None
             ]
-            if failed:
-                self.results.failures += failed
+            if self.results.failures:
                 return
-            self._add(job, window)
+            for copy, taken in zip(job.copies, window.copies, strict=True):
+                self._speeds.see(copy, taken.gb_per_s)
+                total, windows = self._rates.get(copy, (0.0, 0))
+                self._rates[copy] = (total + taken.gb_per_s, windows + 1)
+                for gpu in copy.gpus:
+                    self._copied[gpu] = self._copied.get(gpu, 0) + taken.bytes
             if self._passed_s() - self._ended_s >= self._interval_s:
                 self._end_interval()
-            if self._passed_s() >= self._soak_s:
+            if self._is_over():
                 return
-
-    def _add(self, job: CopyJob, window: CopyWindow) -> None:
-        for copy, taken in zip(job.copies, window.copies, strict=True):
-            counted = 2 if copy.kind == "d2d_local" else 1
-            self._speeds.see(copy, taken.gb_per_s / counted)
-            total, windows = self._rates.get(copy, (0.0, 0))
-            self._rates[copy] = (total + taken.gb_per_s, windows + 1)
-            for gpu in copy.gpus:
-                self._copied[gpu] = self._copied.get(gpu, 0) + taken.bytes
 
     def _end_interval(self) -> None:
         if not self._rates:
@@ -131,8 +125,8 @@ class Soaking:
     def _passed_s(self) -> float:
         return self._now() - self._begun
 
-    def _rest(self) -> str:
-        return f"the soak from {self._passed_s() / 60:.1f} to {self._soak_s / 60:.1f} min"
+    def _is_over(self) -> bool:
+        return self._passed_s() >= self._soak_s or bool(self.results.failures)
 
     def _report(self, job: CopyJob) -> None:
         left = max(self._soak_s - self._passed_s(), 0.0)
@@ -159,23 +153,24 @@ class _Watcher(Protocol):
 class SoakReadings:
     """Readings of `machine` during its copies, in separate child processes. A context manager.
 
-    `read` reads the whole machine again every `every_s`, for its counters. `watch` opens the watcher that
-    samples clocks, temperature, throttling and Xid errors of `gpus` (None: all). `history`: of these samples.
+    `read` reads the whole machine again in each interval of the soak, for its counters. `watch` opens the
+    watcher that samples clocks, temperature, throttling and Xid errors of `gpus` (None: all). `history`: of
+    these samples.
     """
 
     def __init__(
         self,
         machine: Machine,
-        every_s: float,
+        soak_s: float,
         read: Callable[[], Machine],
         *,
         gpus: Sequence[int] | None = None,
-        watch: Callable[[Sequence[int]], _Watcher] = WatcherChild,
+        watch: Callable[[Sequence[int]], _Watcher] = watch_clocks,
         now: Callable[[], float] = time.monotonic,
         epoch: Callable[[], float] = time.time,
     ) -> None:
         self._first, self._machine = machine, machine
-        self._every_s, self._read = every_s, read
+        self._every_s, self._read = interval_of(soak_s), read
         self._gpus = [gpu.index for gpu in machine.gpus if gpus is None or gpu.index in gpus]
         self._watch, self._now, self._epoch = watch, now, epoch
         self._watcher: _Watcher | None = None
@@ -208,14 +203,14 @@ class SoakReadings:
     def port_errors(self) -> dict[str, dict[str, int]]:
         """Return by how much the AER counters of PCI bridges rose from the first reading to the last."""
         before = {node.address: node.aer or {} for node in self._first.pci if node.kind != "gpu"}
-        found: dict[str, dict[str, int]] = {}
+        rises: dict[str, dict[str, int]] = {}
         for node in self._machine.pci:
             if node.address in before:
                 counts = before[node.address]
                 rose = {kind: count - counts.get(kind, count) for kind, count in (node.aer or {}).items()}
                 if grown := {kind: count for kind, count in rose.items() if count > 0}:
-                    found[node.address] = grown
-        return found
+                    rises[node.address] = grown
+        return rises
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on what could not be read, and why."""
@@ -231,9 +226,7 @@ class SoakReadings:
     def machine(self) -> Machine:
         """Read the machine once more, and return it with all samples."""
         self._add(self._read())
-        return msgspec.structs.replace(
-            self._machine, samples=tuple(self._samples), series=tuple(self.history.gpus.values())
-        )
+        return replace(self._machine, samples=tuple(self._samples), series=tuple(self.history.gpus.values()))
 
     def _add(self, machine: Machine) -> None:
         if machine.driver.status not in ("ok", "not_read"):
@@ -246,7 +239,7 @@ class SoakReadings:
         gpus = tuple({"index": gpu.index} | of_sample(facts_of(gpu)) for gpu in machine.gpus)
         for facts in gpus:
             facts.pop("processes", None)  # a list of all programs at each reading
-        lasting = self._lasting if self._lasting.keys() == {one["index"] for one in gpus} else {}
+        lasting = self._lasting if self._lasting.keys() == {facts["index"] for facts in gpus} else {}
         sample = Sample(source=machine.source, time=at, gpus=gpus)
         self._samples.append(without_settings(sample, lasting) if lasting else sample)
         self._next_read_s = self._now() + self._every_s

@@ -9,14 +9,15 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import (
+from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
+from gputopo.probes.copy_jobs import (
     Copy,
     CopyJob,
     SessionRequest,
@@ -24,7 +25,6 @@ from gputopo.copies.copies import (
     describe,
     failure_of,
 )
-from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
 from gputopo.probes.cuda.door import CallLog
 from gputopo.probes.cuda.start import open_cuda
 from gputopo.probes.nvml.door import NotReadError
@@ -50,7 +50,6 @@ from gputopo.probes.session.session import (
 from gputopo.values.bandwidth import Bandwidth, NotMeasured
 from gputopo.values.ends import HOST, End
 from gputopo.values.machine import Machine
-from gputopo.values.run.events import GpuSample
 from gputopo.values.schema import from_text
 
 CRASHED = "CRASHED"
@@ -67,17 +66,9 @@ _REMEDY = (
 )
 
 
-class _Line(msgspec.Struct, frozen=True, array_like=True):
-    """A line from the child: the name of a type, and a value."""
-
-    name: str
-    value: msgspec.Raw
-
-
-_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    kind.__name__: msgspec.json.Decoder(kind, dec_hook=from_text)
-    for kind in (SessionProgress, CopyJob, SessionEnd, Results, NothingMeasured)
-}
+_decoder = msgspec.json.Decoder(
+    SessionProgress | CopyJob | SessionEnd | Results | NothingMeasured, dec_hook=from_text
+)
 
 
 def watched_doors(channel: Channel) -> Doors:
@@ -95,7 +86,7 @@ def watched_doors(channel: Channel) -> Doors:
     return Doors(
         open_cuda=partial(open_cuda, log),
         open_engine=engine,
-        open_sampler=partial(_NotedSampler, channel.nvml),
+        open_sampler=lambda gpu: Monitor([gpu], channel.nvml),
     )
 
 
@@ -121,28 +112,23 @@ def measure_watched(
     return bandwidth_of(machine, request, watching.results, refusal, measured_at, duration_s)
 
 
+@dataclass
 class _Watching:
     """The parent's side: runs children one after another, and collects their results."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        request: SessionRequest,
-        progress: Callable[[SessionProgress], None] | None,
-        doors: Callable[[Channel], Doors],
-        limits: CallLimits,
-        on_pause: Callable[[], None],
-    ) -> None:
-        self._machine, self._request = machine, request
-        self._progress, self._doors, self._limits = progress, doors, limits
-        self._on_pause = on_pause
-        self.results = Results()
-        self._refusal: NothingMeasured | None = None
-        self._begun: list[CopyJob] = []
-        self._job: CopyJob | None = None  # in progress
-        self._given_up: dict[int, str] = {}
-        self._no_readings: str | None = None
-        self._ended = False
+    machine: Machine
+    request: SessionRequest
+    progress: Callable[[SessionProgress], None] | None
+    doors: Callable[[Channel], Doors]
+    limits: CallLimits
+    on_pause: Callable[[], None]
+    results: Results = field(default_factory=Results)
+    refusal: NothingMeasured | None = None
+    begun: list[CopyJob] = field(default_factory=list)
+    job: CopyJob | None = None  # in progress
+    given_up: dict[int, str] = field(default_factory=dict)
+    no_readings: str | None = None
+    ended: bool = False
 
     def run(self, begun: float) -> NothingMeasured | None:
         """Measure. Return the reason if no GPU could be measured."""
@@ -151,7 +137,7 @@ class _Watching:
         while True:
             news_s = time.perf_counter()
             try:
-                child = DriverChild(partial(self._work, begun, earlier), self._limits)
+                child = DriverChild(partial(self._work, begun, earlier), self.limits)
             except OSError as error:
                 reason = f"no process can be started: {error.strerror}"
                 self._leave_out(reason)
@@ -161,40 +147,44 @@ class _Watching:
                     if line:
                         news_s = time.perf_counter()
                         self._receive(line)
-                    self._on_pause()
-                    if self._ended or interrupts.over(child, self._limits.end_s):
+                    self.on_pause()
+                    if self.ended or interrupts.over(child, self.limits.end_s):
                         break
-                if self._ended and not interrupts.count:
+                if self.ended and not interrupts.count:
                     child.finish()
-            if child.abandoned is not None:
-                self._note_abandoned(child.abandoned)
-            if interrupts.count and not self._ended:
+            if (pid := child.abandoned) is not None:
+                where = " in state D, an uninterruptible call of the driver" if state_of(pid) == "D" else ""
+                self.results.notes.append(
+                    f"the measuring process {pid} was killed and does not end{where}; its GPUs stay in use "
+                    "until then"
+                )
+            if interrupts.count and not self.ended:
                 self._leave_out(INTERRUPTED)
             stop = child.stop
-            if self._ended or interrupts.count or stop is None:
-                return None if self._reached_a_gpu() else self._refusal
+            if self.ended or interrupts.count or stop is None:
+                return None if self._reached_a_gpu() else self.refusal
             if not self._blame(stop) or restarts == MAX_RESTARTS:
                 killed = _KILLED in stop.how
                 reason = stop.text + (_NO_MEMORY if killed else "")
                 self._leave_out(reason)
                 if self._reached_a_gpu():
                     return None
-                which = ",".join(map(str, stop.gpus or sorted(self._given_up) or self._chosen()))
-                return NothingMeasured(reason, _FREE_SOME if killed else _REMEDY.format(which))
+                listed = ",".join(map(str, stop.gpus or sorted(self.given_up) or self._chosen()))
+                return NothingMeasured(reason, _FREE_SOME if killed else _REMEDY.format(listed))
             restarts += 1
-            self._job = None
+            self.job = None
             begun += time.perf_counter() - news_s  # waiting time is not part of the session
             earlier = EarlierSession(
                 samples=tuple(self.results.samples),
-                done=frozenset(self._begun),
-                given_up=dict(self._given_up),
-                no_readings=self._no_readings,
+                done=frozenset(self.begun),
+                given_up=dict(self.given_up),
+                no_readings=self.no_readings,
             )
 
     def _work(self, begun: float, earlier: EarlierSession | None, channel: Channel) -> None:
         results = Results()
         outlet = _Outlet(channel, results)
-        doors = self._doors(channel)
+        doors = self.doors(channel)
         if earlier is not None and earlier.no_readings is not None:
             reason = earlier.no_readings
 
@@ -202,54 +192,53 @@ class _Watching:
                 raise NotReadError(reason)
 
             doors = replace(doors, open_sampler=refuse)
-        session = Measuring(self._machine, self._request, results, doors, outlet.put, begun, earlier)
+        session = Measuring(self.machine, self.request, results, doors, outlet.put, begun, earlier)
         if (refusal := session.run()) is not None:
             outlet.put(refusal)
         outlet.put(SessionEnd())
 
     def _receive(self, line: bytes) -> None:
-        head = msgspec.json.decode(line, type=_Line)
-        news = _DECODERS[head.name].decode(head.value)
+        news = _decoder.decode(line)
         if not isinstance(news, Results):
-            self._job = None
+            self.job = None
         match news:
             case SessionProgress():
-                if self._progress is not None:
-                    self._progress(news)
+                if self.progress is not None:
+                    self.progress(news)
             case CopyJob():
-                self._job = news
-                if self._request.soak_s is None:  # a soak repeats its jobs
-                    self._begun.append(news)
+                self.job = news
+                if self.request.soak_s is None:  # a soak repeats its jobs
+                    self.begun.append(news)
             case SessionEnd():
-                self._ended = True
+                self.ended = True
             case NothingMeasured():
-                self._refusal = news
+                self.refusal = news
             case Results():
                 self._add(news)
 
-    def _add(self, found: Results) -> None:
+    def _add(self, new: Results) -> None:
         results = self.results
-        results.samples += found.samples
-        results.failures += found.failures
+        results.samples += new.samples
+        results.failures += new.failures
         # A child that continues reports the same as the child before.
-        results.not_measured += [one for one in found.not_measured if one not in results.not_measured]
-        results.notes += [one for one in found.notes if one not in results.notes]
-        results.soak += found.soak
-        results.cuda_version = found.cuda_version or results.cuda_version
-        results.host_load = found.host_load if results.host_load is None else results.host_load
-        results.complete = found.complete
+        results.not_measured += [text for text in new.not_measured if text not in results.not_measured]
+        results.notes += [text for text in new.notes if text not in results.notes]
+        results.soak += new.soak
+        results.cuda_version = new.cuda_version or results.cuda_version
+        results.host_load = new.host_load if results.host_load is None else results.host_load
+        results.complete = new.complete
 
     def _blame(self, stop: DriverStop) -> bool:
         """Note what a stop prevents. Return whether another child can measure the rest."""
-        job = self._job
+        job = self.job
         if not stop.function or _KILLED in stop.how:
             return False
         if stop.function.startswith("nvml"):
-            again = self._no_readings is None
-            self._no_readings = stop.text
-            if job in self._begun:
-                self._begun.remove(job)  # it is measured again
-            return again and self._request.soak_s is None
+            again = self.no_readings is None
+            self.no_readings = stop.text
+            if job in self.begun:
+                self.begun.remove(job)  # it is measured again
+            return again and self.request.soak_s is None
         gpus = set(stop.gpus or (gpu for copy in (job.copies if job else ()) for gpu in copy.gpus))
         if not gpus:
             return False
@@ -260,43 +249,36 @@ class _Watching:
             ]
             copies = [(CopyJob(kind="h2d", copies=(first,)), first) for first in firsts]
         reason = TIMED_OUT if stop.kind == "hung" else CRASHED
-        self.results.failures += [failure_of(one, copy, reason, stop.text) for one, copy in copies]
+        self.results.failures += [failure_of(of_job, copy, reason, stop.text) for of_job, copy in copies]
         for gpu in gpus:
-            self._given_up[gpu] = f"gpu:{gpu} is no longer used: {stop.text}"
-            self._not_measured(f"other copies of gpu:{gpu}", self._given_up[gpu])
+            self.given_up[gpu] = f"gpu:{gpu} is no longer used: {stop.text}"
+            self._not_measured(f"other copies of gpu:{gpu}", self.given_up[gpu])
         # The child itself has given up a GPU whose copy did not end.
-        hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
-        for one in hung:
-            for index in one.gpus:
-                self._given_up.setdefault(index, f"gpu:{index} is no longer used: {one.says}")
-        left = [gpu for gpu in self._chosen() if gpu not in self._given_up]
-        return bool(left) and self._request.soak_s is None
+        for failed in self.results.failures:
+            if failed.reason == TIMED_OUT and failed.says != stop.text:
+                for gpu in failed.gpus:
+                    self.given_up.setdefault(gpu, f"gpu:{gpu} is no longer used: {failed.says}")
+        left = [gpu for gpu in self._chosen() if gpu not in self.given_up]
+        return bool(left) and self.request.soak_s is None
 
     def _reached_a_gpu(self) -> bool:
-        return any(one.gpus for one in self.results.samples) or bool(self.results.soak)
+        return any(sample.gpus for sample in self.results.samples) or bool(self.results.soak)
 
     def _chosen(self) -> Sequence[int]:
-        if self._request.gpus is not None:
-            return self._request.gpus
-        return [gpu.index for gpu in self._machine.gpus]
+        if self.request.gpus is not None:
+            return self.request.gpus
+        return [gpu.index for gpu in self.machine.gpus]
 
     def _leave_out(self, reason: str) -> None:
         self.results.complete = False
         if reason != INTERRUPTED:
             self.results.notes.append(f"the measurement ended early: {reason}")
-        elif self._job is not None:
-            self._not_measured(describe(self._job), reason)
-        self._not_measured(THE_REST if self._begun else ALL_COPIES, reason)
+        elif self.job is not None:
+            self._not_measured(describe(self.job), reason)
+        self._not_measured(THE_REST if self.begun else ALL_COPIES, reason)
 
     def _not_measured(self, what: str, reason: str) -> None:
         self.results.not_measured.append(NotMeasured(what=what, reason=reason))
-
-    def _note_abandoned(self, pid: int) -> None:
-        state = state_of(pid)
-        where = " in state D, an uninterruptible call of the driver" if state == "D" else ""
-        self.results.notes.append(
-            f"the measuring process {pid} was killed and does not end{where}; its GPUs stay in use until then"
-        )
 
 
 class _Outlet:
@@ -312,8 +294,8 @@ class _Outlet:
             whole = getattr(self._results, name)
             setattr(new, name, whole[sent:])
             self._sent[name] = len(whole)
-        for value in (new, news):
-            self._channel.put([type(value).__name__, value])
+        self._channel.put(new)
+        self._channel.put(news)
 
 
 class _Log(CallLog):
@@ -329,30 +311,6 @@ class _Log(CallLog):
 
     def end(self) -> None:
         self._slot.end()
-
-
-class _NotedSampler:
-    """A Monitor of one GPU that notes its NVML calls."""
-
-    def __init__(self, slot: CallSlot, gpu: int) -> None:
-        self._slot = slot
-        with self._noted():
-            self._monitor = Monitor([gpu], slot.begin)
-
-    def sample(self) -> tuple[GpuSample, ...]:
-        with self._noted():
-            return self._monitor.sample()
-
-    def close(self) -> None:
-        with self._noted():
-            self._monitor.close()
-
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._slot.end()
 
 
 class _Interrupts(AbstractContextManager["_Interrupts"]):

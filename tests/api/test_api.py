@@ -11,7 +11,7 @@ import pytest
 
 import gputopo
 from gputopo.cli import run_command
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from tests.invented_runs import InventedRun, gpu_devices, stream

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.launch.device_names import device_name
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.serving import own_spec, server_command
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES
 from gputopo.values import schema
-from gputopo.values.run.device_names import device_name
 from gputopo.values.run.events import Device, Step, read_events
 from gputopo.values.run.spec import Exchange, RunSpec, Runtime, Server
 

@@ -27,7 +27,7 @@ def steps_of(spec: RunSpec) -> list[Step]:
     from gputopo.launch.train.training import train
 
     events: list[Event] = []
-    train(models.build(spec.model, spec), spec, events.append)
+    train(models.build_model(spec.model, spec), spec, events.append)
     return [event for event in events if isinstance(event, Step) and not event.warmup]
 
 
@@ -41,9 +41,9 @@ def main() -> None:
     spec = cpu_spec(
         model=asked.model, batch_size=asked.batch_size, num_batches=asked.steps, num_warmup_batches=2
     )
-    from gputopo.launch.train.placement.devices import set_up
+    from gputopo.launch.train.placement.devices import set_up_devices
 
-    set_up(spec)
+    set_up_devices(spec)
     wait = drills.wait
     waited: list[tuple[float, float]] = []
 

@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from gputopo.runs.live import RecentSteps, Reports
-from gputopo.runs.summary import Summary
+from gputopo.runs import RecentSteps, Reports, Summary
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged, Step
 from gputopo.values.run.verdict import SLOW
 from tests.benchmarks.bench_verdicts import EVEN

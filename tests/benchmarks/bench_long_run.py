@@ -23,7 +23,7 @@ from gputopo.launch.supervise.event_lines import EventLines
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.report import Progress
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values.run.events import GpuSample, HostLoad, RunStarted, Sample, Step, encode_line, read_events
 from tests.invented_runs import InventedRun, Noise, gpu_devices, stream
 

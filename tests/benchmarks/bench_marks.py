@@ -36,13 +36,13 @@ def main() -> None:
 
 def _measure(model: str, devices: int, pairs: int) -> None:
     from gputopo.launch.train.loop import Loop
-    from gputopo.launch.train.placement.devices import set_up
+    from gputopo.launch.train.placement.devices import set_up_devices
     from gputopo.values.run.events import Device, encode_line
     from tests.launch.specs import cpu_spec
 
     towers = tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(devices))
     spec = cpu_spec(model=model, devices=towers, batch_size=MODELS[model][0], learning_rate=1e-4)
-    set_up(spec)
+    set_up_devices(spec)
     steps = {"marked": _built(spec, marked=True), "bare": _built(spec, marked=False)}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     outcome = None
@@ -56,7 +56,7 @@ def _measure(model: str, devices: int, pairs: int) -> None:
     step_s = statistics.median(seconds["bare"][3:])
     loop = Loop(steps["marked"], spec, emit=lambda event: None)
     assert outcome is not None
-    event_s = _time_of(lambda: encode_line(loop._event(1, step_s, outcome)))
+    event_s = _time_of(lambda: encode_line(loop.step_event(1, step_s, outcome)))
     print(
         f"{model} on {devices} CPU devices: a step takes {1e3 * step_s:.1f} ms without marks,"
         f" {100 * (statistics.median(ratios) - 1):+.2f} % with them (half of the pairs within"
@@ -77,7 +77,7 @@ def _built(spec: Any, *, marked: bool) -> Any:
     from gputopo.launch.train.marks import Marks
     from gputopo.launch.train.training import stepper_of
 
-    model = models.build(spec.model, spec)
+    model = models.build_model(spec.model, spec)
     if marked:
         return stepper_of(model, spec)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import read_events
 from tests.report.pictures.test_of_study import run_folder

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from gputopo.launch.supervise.sampling import sampled
-from gputopo.probes.run_watch import RunWatch
+from gputopo.probes import RunWatch
 from gputopo.values.run.bounded import RECENT_STEPS
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS

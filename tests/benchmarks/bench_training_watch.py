@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, trial_of
-from gputopo.probes.run_watch import RunWatch
+from gputopo.probes import RunWatch
 from gputopo.values.run.noise import students_t
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS

@@ -40,7 +40,7 @@ def main() -> None:
 def _network(arguments: argparse.Namespace) -> Any:
     from gputopo.launch.models import models
 
-    return models.build(arguments.model)
+    return models.build_model(arguments.model)
 
 
 def _layer(network: Any, batch: int) -> Any:

@@ -30,7 +30,7 @@ def main(name: str, batch: int, steps: int) -> None:
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
     )
     spec = RunSpec(model=name, devices=(Device(tower=0, device="/CPU:0"),), backend="cpu", batch_size=batch)
-    model = models.build(name, spec)
+    model = models.build_model(name, spec)
     math = TowerMath(model, spec, SyntheticSource(model, spec), LossScale(spec))
     first = [variable.read_value() for variable in create(model, "/CPU:0", spec.seed)]
     still = [variable.read_value() for variable in create_state(model, "/CPU:0")]

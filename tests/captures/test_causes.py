@@ -8,7 +8,7 @@ import pytest
 from gputopo.captures import reading
 from gputopo.cli import run_command
 from gputopo.findings import find
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Hop, Machine
 from tests import there

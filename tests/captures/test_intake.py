@@ -19,7 +19,7 @@ from tests.captures.samples import ALL
 TEXT = "GPU0 X PIX\nGPU1 PIX X\n\x1b[4mC:\\Users\\Andre\x1b[0m\n"
 
 
-@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_text_is_the_same_in_every_form_of_unicode(codec: str) -> None:
     assert intake.decoded(TEXT.encode(codec)) == TEXT
 

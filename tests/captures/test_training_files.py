@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import training_files, training_table, training_tensorpack
-from gputopo.measurements.run_folders import RunFolders
+from gputopo.measurements import RunFolders
 from gputopo.report import measured_csv
 from gputopo.values.box import Box
 from gputopo.values.errors import InputError
@@ -23,7 +23,7 @@ TENSORPACK = """[0731 19:01:07 @logger.py:74] Argv: resnet-multigpu.py --fake-lo
 
 
 def test_a_log_of_tensorpack_has_the_median_of_its_epochs_without_the_first() -> None:
-    (one,) = training_tensorpack.parse(TENSORPACK, origin="log.log")
+    one = training_tensorpack.parse(TENSORPACK, origin="log.log")
 
     assert one.images_per_sec == 50 * 2 * 64 / 16
     assert (one.n_gpus, one.batch_per_gpu, one.model) == (2, 64, "resnet50")
@@ -35,18 +35,18 @@ def test_a_log_of_tensorpack_has_the_median_of_its_epochs_without_the_first() ->
     [("8.21sec", 8.21), ("30.5 seconds", 30.5), ("1 minute 4 seconds", 64), ("2 hours", 7200)],
 )
 def test_durations_of_epochs_are_read_as_tensorpack_writes_them(words: str, seconds: float) -> None:
-    (one,) = training_tensorpack.parse(TENSORPACK.replace("16 seconds", words), origin="log.log")
+    one = training_tensorpack.parse(TENSORPACK.replace("16 seconds", words), origin="log.log")
     assert one.images_per_sec == pytest.approx(50 * 2 * 64 / seconds)
 
 
 def test_throughput_that_tensorpack_tracked_itself_is_used() -> None:
     tracked = "[0731 19:02:13 @monitor.py:467] Throughput (samples/sec): 415.5\n"
-    (one,) = training_tensorpack.parse(TENSORPACK + tracked, origin="log.log")
+    one = training_tensorpack.parse(TENSORPACK + tracked, origin="log.log")
     assert one.images_per_sec == 415.5
 
 
 def test_without_the_command_a_log_of_tensorpack_has_no_figure_and_says_why() -> None:
-    (one,) = training_tensorpack.parse("\n".join(TENSORPACK.splitlines()[2:]), origin="log.log")
+    one = training_tensorpack.parse("\n".join(TENSORPACK.splitlines()[2:]), origin="log.log")
     assert (one.status, one.images_per_sec) == ("failed", None)
     assert "its log does not show the command" in (one.reason or "")
 
@@ -93,7 +93,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_row(row: str) -> None:
 
 def read(*paths: Path) -> training_files.FoundMeasurements:
     ours = RunFolders()
-    return training_files.read(map(str, paths), read_run=ours.run, read_json=ours.document)
+    return training_files.read_measurements(map(str, paths), read_run=ours.run, read_json=ours.document)
 
 
 def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from gputopo.cli import run_command
 from gputopo.launch.jobs import run
-from gputopo.probes import run_watch
-from gputopo.probes.run_watch import RunWatch
+from gputopo.probes import RunWatch, run_watch
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere, WatchHere
 from tests.kit.nvml import FakeNvml, installed

@@ -9,7 +9,7 @@ import pytest
 from gputopo.cli import bandwidth as command
 from gputopo.cli.bandwidth import BandwidthOptions, BandwidthReport, report_of
 from gputopo.probes.session import watched
-from gputopo.runs import history
+from gputopo.runs import BoxHistory
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
 from gputopo.values.ends import End
@@ -344,7 +344,7 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
 
 def test_a_capture_is_filed_under_its_machine(call: Call, recorded: Path, own_home: Path) -> None:
     assert call("bandwidth", "--from", recorded, "--save").code == 1  # as without --save: corrupted data
-    found = history.latest(own_home / "history.sqlite", machine_with(4))
+    found = BoxHistory(own_home).latest(machine_with(4))
     assert found is not None
     assert found.bandwidth.measured_at == bandwidth_of(4).measured_at
 

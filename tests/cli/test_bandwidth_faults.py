@@ -34,10 +34,9 @@ CUDA, NVML = "FAKE_CUDA_CALL", faulty_nvml.FAULT
 PROGRAM = f"""
 import os
 from gputopo.cli import main
-from gputopo.copies import budget, jobs as all_jobs
 from gputopo.values import bandwidth
 from gputopo.probes.cuda import transfer
-from gputopo.probes.session import conditions, session, watched
+from gputopo.probes.session import budget, conditions, jobs as all_jobs, session, watched
 from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session import measuring
 from gputopo.probes.child import CallLimits

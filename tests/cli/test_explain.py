@@ -7,7 +7,7 @@ import pytest
 from gputopo import pages
 from gputopo.cli import run_command
 from gputopo.cli.commands import COMMANDS, options_of_command
-from gputopo.workload import workloads
+from gputopo.workload import require_workload, workload_names
 from tests.findings.catalogue import catalogue
 
 
@@ -90,7 +90,7 @@ def test_the_models_are_also_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["models", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["models"]
     found = {one["name"]: one for one in listed}
-    assert tuple(found) == workloads.names()
+    assert tuple(found) == workload_names()
     alexnet = found["alexnet"]
     assert (alexnet["parameters"], alexnet["batch"]) == (61_842_345, 512)
     assert 4 * alexnet["parameters"] == alexnet["parameter_bytes"]
@@ -101,10 +101,10 @@ def test_the_models_are_also_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_densenet_says_that_it_is_smaller_than_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
     papers = {"densenet40_k12": 1.0e6, "densenet100_k12": 7.0e6, "densenet100_k24": 27.2e6}
     for name, parameters in papers.items():
-        note = workloads.require(name).note
+        note = require_workload(name).note
         assert f"a third of the {parameters / 1e6} M" in note
         assert note in shown(capsys, name)
-        assert workloads.require(name).parameters == pytest.approx(parameters / 3, rel=0.1)
+        assert require_workload(name).parameters == pytest.approx(parameters / 3, rel=0.1)
 
 
 def test_a_search_prints_the_lines_of_all_pages_with_the_name_of_the_page(

@@ -10,7 +10,7 @@ import pytest
 from gputopo.cli.inspect import default_interval
 from gputopo.cli.watch import Watched, ticks, watch_source
 from gputopo.findings import rising
-from gputopo.probes.child import DriverStop
+from gputopo.probes import DriverStop
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid

@@ -14,14 +14,13 @@ import pytest
 from gputopo.cli.source import machine_from
 from gputopo.launch.jobs import model_costs
 from gputopo.launch.supervise.run_folder import RunFolder, write_result
-from gputopo.runs import history
-from gputopo.topology.identities import without_identities
-from gputopo.topology.same_machine import fingerprint
+from gputopo.runs import BoxHistory
+from gputopo.topology import fingerprint, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
-from gputopo.workload import workloads
+from gputopo.workload import Workload, require_workload
 from tests.cli.conftest import ByName, Call
 from tests.runs.boxes import run
 
@@ -63,13 +62,13 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the models that are built, in place of a child: each as resnet50."""
     names: list[str] = []
 
-    def build(name: str, *_: object) -> workloads.Workload:
+    def build(name: str, *_: object) -> Workload:
         names.append(name)
         if name == "json:nothing":
             raise UsageError("json has no 'nothing'", "use one of its functions")
         if name == "keras:VGG19":
             raise InputError("the model 'keras:VGG19' cannot be built here: no TensorFlow", "install it")
-        return msgspec.structs.replace(workloads.require("resnet50"), name=name)
+        return msgspec.structs.replace(require_workload("resnet50"), name=name)
 
     monkeypatch.setattr(model_costs, "_built", build)
     return names
@@ -369,7 +368,7 @@ def test_runs_of_another_machine_and_what_cannot_be_read_do_not_count(
     assert found is not None
     assert found.learned is not None
     assert (found.learned.runs, found.learned.step_factor) == (1, 1.0)
-    (own_home / history.FILE).unlink()
+    BoxHistory(own_home).path.unlink()
     (own_home / "runs/1/machine.json").unlink()
     assert planned(call) == before
     assert fingerprint(machine_from(())) is not None

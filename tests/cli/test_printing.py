@@ -13,8 +13,9 @@ import pytest
 from gputopo.cli.printing import for_this_stdout, show
 from gputopo.cli.progress import ProgressLine, progress_in_words
 from gputopo.cli.redrawn_screen import RedrawnScreen, can_redraw
-from gputopo.probes.session.session import SessionProgress
-from gputopo.report.document import Document, Section, Styled
+from gputopo.probes import SessionProgress
+from gputopo.report import Document
+from gputopo.report.document import Section, Styled
 from tests.kit import commands
 
 UNWRITTEN = (

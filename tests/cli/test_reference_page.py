@@ -6,7 +6,7 @@ import pytest
 
 from gputopo import pages
 from gputopo.cli.reference_page import page_text
-from gputopo.workload import workloads
+from gputopo.workload import workload_names
 
 PAGE = """# title: what it is
 
@@ -49,4 +49,4 @@ def test_no_page_is_cut(page: str, width: int) -> None:
 
 def test_the_names_of_all_models_are_whole(width: int) -> None:
     first_words = {line.split()[0] for line in page_text(pages.read("models")).splitlines() if line.strip()}
-    assert set(workloads.names()) <= first_words
+    assert set(workload_names()) <= first_words

@@ -11,9 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.probes import collect
-from gputopo.runs.history import FILE, save
-from gputopo.runs.summary import summarise
+from gputopo.runs import BoxHistory, summarise
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
@@ -22,6 +20,7 @@ from gputopo.values.study import Study
 from tests.captures.test_tf_cnn import log
 from tests.cli.conftest import Call
 from tests.invented_runs import InventedRun, cpu_devices, stream
+from tests.kit.machines import read_machine
 from tests.measurements.test_from_ours import sweep_folder
 from tests.runs.test_history import result_of
 from tests.runs.test_history import run_folder as ended_run
@@ -322,7 +321,7 @@ def test_html_and_markdown_carry_the_pictures_of_the_runs(call: Call, tmp_path: 
 @pytest.fixture
 def own_history(call: Call, without_gpu: None, own_home: Path) -> Path:
     """A history of this machine: eight runs of alexnet, a fifth slower from the fifth on; one of vgg16."""
-    machine = collect.read_machine(Path(os.environ["GPUTOPO_ROOT"]))
+    machine = read_machine(Path(os.environ["GPUTOPO_ROOT"]))
     for day in range(8):
         speed = 1000.0 if day < 4 else 800.0
         ended_run(own_home / f"runs/{day}", result_of(speed), 86400.0 * day, machine)
@@ -350,12 +349,12 @@ def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path
     assert [run["model"] for run in json.loads(only.out)["runs"]] == ["vgg16"]
     late = call("report", "--history", "--since", "1970-01-05", "--json")
     assert len(json.loads(late.out)["runs"]) == 4
-    machine = collect.read_machine(Path(os.environ["GPUTOPO_ROOT"]))
+    machine = read_machine(Path(os.environ["GPUTOPO_ROOT"]))
     measured = Bandwidth(
         source="live",
         samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0),),
     )
-    save(own_history / FILE, machine, measured, saved_at=8.0 * 86400)
+    BoxHistory(own_history).save(machine, measured, saved_at=8.0 * 86400)
     rates_alone = call("report", "--history", "--since", "1970-01-09")
     assert (rates_alone.code, rates_alone.err) == (0, "")
     assert "0 runs on " in rates_alone.out

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.jobs import run
-from gputopo.runs import screen_order
+from gputopo.launch.jobs import run, screen_order
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.plan import Plan

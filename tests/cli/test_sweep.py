@@ -18,8 +18,8 @@ import pytest
 from gputopo.launch.jobs import run, sweep_course
 from gputopo.launch.locks import locked_folder
 from gputopo.launch.supervise.run_folder import runs_home
-from gputopo.runs.history import history_file, past
-from gputopo.sweeps.matrix import PRESETS
+from gputopo.runs import BoxHistory
+from gputopo.sweeps import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.measurement import Measurement
@@ -83,7 +83,7 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
     }
     assert spoken == {("synthetic", "fp32", "0")}  # of those that ran, and of those that did not
     assert "cell 6 of 6: models, lenet, variable_update replicated: 40.0 images/sec" in done.err
-    remembered = [one.result.spec["model"] for one in past(history_file())]
+    remembered = [one.result.spec["model"] for one in BoxHistory().past()]
     assert remembered == ["lenet"] * 3 + ["trivial"] * 3
     table = call("sweep", "--resume", tmp_path / "out")
     assert "8 cells: 6 done, 2 refused" in " ".join(table.out.split())

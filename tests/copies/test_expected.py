@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.copies.expected import link_name, links_for, with_expectations
-from gputopo.reference.expectations import expected_link, expected_nvlink
+from gputopo.copies import link_name, links_for, with_expectations
+from gputopo.reference import expected_link, expected_nvlink
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Ecc, Gpu, Machine, Mig, Pcie

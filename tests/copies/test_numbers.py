@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.values.bandwidth import Sample, noise_share
+from gputopo.findings.measured.direct import noise_share
+from gputopo.values.bandwidth import Sample
 from gputopo.values.rates import host_copies, judged, pair_copies
 from tests.findings.boxes import sound
 from tests.findings.measured.machines import sample

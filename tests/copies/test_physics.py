@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import captures
-from gputopo.copies.expected import with_expectations
-from gputopo.copies.physics import checked, host_link, memory_limit
-from gputopo.copies.settling import ramp_ups
-from gputopo.reference.copied_links import over_nvlink
-from gputopo.reference.expectations import known_gpus
+from gputopo.copies import checked, memory_limit, ramp_ups, with_expectations
+from gputopo.copies.physics import host_link
+from gputopo.reference import known_gpus, over_nvlink
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine, Pcie

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.copies.sharing import shared, uplink_groups
+from gputopo.copies import uplink_groups
+from gputopo.copies.sharing import shared
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine

@@ -3,7 +3,7 @@
 from hypothesis import given
 
 from gputopo.findings import CHECKS, find
-from gputopo.topology.peer_access import with_reasons
+from gputopo.topology import with_p2p_reasons
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.schema import encode
 from tests.findings.boxes import IDS
@@ -17,7 +17,7 @@ def test_every_rule_stands_any_machine_and_its_findings_can_be_written(machine: 
             assert finding.id in IDS
             assert finding.remedy
             assert encode(finding)
-    with_reasons(machine)
+    with_p2p_reasons(machine)
 
 
 def test_a_machine_of_which_nothing_is_known_has_nothing_wrong() -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from gputopo.findings.throttling import is_idle
 from gputopo.findings.usage import use_of
-from gputopo.reference.clock_events import idle, under_load
+from gputopo.reference import under_load
 from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
 from tests import there
 
@@ -45,7 +46,7 @@ def test_a_card_is_idle_where_that_is_reported_and_not_where_it_is_used_in_a_low
     pstate: str | None, percent: int | None, expected: bool
 ) -> None:
     used = UtilizationPercent(gpu=percent)
-    assert idle(Gpu(index=0, pstate=pstate, utilization_percent=used)) is expected
+    assert is_idle(Gpu(index=0, pstate=pstate, utilization_percent=used)) is expected
 
 
 def card(**facts: Any) -> Gpu:

@@ -9,7 +9,7 @@ from gputopo.findings.memory_health import ECC_UNCORRECTED
 from gputopo.findings.pcie import PCIE_REPLAYS, REPLAYS_OF_A_MODULE, USUAL_LANES
 from gputopo.findings.places import ELSEWHERE, Place, place_of
 from gputopo.findings.xids import XIDS, xid_case
-from gputopo.reference.check_with import check_command
+from gputopo.report.check_commands import check_command
 from gputopo.values.machine import Gpu, Host, KernelEvent, Machine
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, host, sound
 from tests.findings.catalogue import catalogue

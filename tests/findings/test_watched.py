@@ -9,7 +9,7 @@ from gputopo.findings.places import ELSEWHERE
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.watched import find_watched
 from gputopo.findings.xids import XIDS, xid_case
-from gputopo.reference.clock_events import BITS
+from gputopo.reference import CLOCK_EVENT_BITS
 from gputopo.values.history import History
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.findings.boxes import IDS, every_gpu, gpu, sound
@@ -66,7 +66,7 @@ def test_a_link_that_fell_for_twenty_samples_is_degraded(slow: int, ids: list[st
 
 @pytest.mark.parametrize("reason", ["sw_power_cap", "hw_slowdown", "board_limit"])
 def test_every_slowdown_seen_while_watched_is_reported_with_its_share(reason: str) -> None:
-    (finding,) = found([samples()] * 31 + [samples(throttle_mask=BITS[reason])] * 10)
+    (finding,) = found([samples()] * 31 + [samples(throttle_mask=CLOCK_EVENT_BITS[reason])] * 10)
     assert finding.id == f"throttle.{reason}"
     assert finding.evidence["share"] == pytest.approx(10 / 40)  # 41 samples, 40 seconds
     assert finding.evidence["seconds"] == pytest.approx(10)

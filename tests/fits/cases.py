@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.programs import ProgramConstants
-from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, limits, model_of
-from gputopo.reference.published import Published, published, published_machines
-from gputopo.workload.workloads import require
+from gputopo.captures import bundled_names, read_bundled
+from gputopo.prediction import ModelCosts, Paths, Placement, ProgramConstants, StepPredictor, paths_of
+from gputopo.reference import Published, published_figures, published_machines
+from gputopo.workload import require_workload
 
 NO_OVERLAP = {"overlap": 0.0, "ring_overlap": 0.0}
 
@@ -22,7 +20,7 @@ NO_OVERLAP = {"overlap": 0.0, "ring_overlap": 0.0}
 class Case(NamedTuple):
     """A measurement with all of its prediction that no constant changes.
 
-    `group`: the same job on the same machine; `weights`, `gradients`: seconds a byte of the slowest link.
+    `group`: the same job on the same machine.
     """
 
     group: tuple[object, ...]
@@ -30,14 +28,7 @@ class Case(NamedTuple):
     model: ModelCosts
     compute_s: float
     placing: Placement
-    weights: float
-    gradients: float
-    cpus: int
-
-    @property
-    def towers(self) -> int:
-        """GPUs of the run."""
-        return len(self.row.gpus)
+    paths: Paths
 
     @property
     def name(self) -> str:
@@ -47,22 +38,18 @@ class Case(NamedTuple):
 
 
 class Constants:
-    """Predictions of one program; the steps of each model and number of GPUs are set up once."""
+    """Predictions of one program."""
 
     def __init__(self, program: ProgramConstants) -> None:
         self.program = program
-        self._steppers: dict[tuple[str, int, int, bool], StepPredictor] = {}
+        # A compiled step hands over its gradients at the end.
+        self.compiled = msgspec.structs.replace(program, **NO_OVERLAP)
 
     def images_per_sec(self, case: Case) -> float:
         """Return the predicted images/sec of all GPUs of a measurement."""
-        key = case.row.model, case.towers, case.cpus, case.row.xla
-        stepper = self._steppers.get(key)
-        if stepper is None:
-            # A compiled step hands over its gradients at the end.
-            program = msgspec.structs.replace(self.program, **NO_OVERLAP) if case.row.xla else self.program
-            stepper = self._steppers[key] = StepPredictor(case.model, program, case.towers, case.cpus)
-        parts = stepper.predict(case.placing, case.compute_s, case.weights, case.gradients)
-        return examples(case.row) / (case.compute_s + sum(parts))
+        program = self.compiled if case.row.xla else self.program
+        predictor = StepPredictor(case.model, program, case.paths)
+        return examples(case.row) / predictor.step(case.row.gpus, case.compute_s, case.placing).step_s
 
     def error(self, case: Case) -> float:
         """Return the logarithm of predicted over measured images/sec."""
@@ -79,7 +66,7 @@ def paths_by_name(machine: str) -> Paths:
 
 @cache
 def _model(name: str) -> ModelCosts:
-    return model_of(require(name))
+    return ModelCosts.of(require_workload(name))
 
 
 def cases(rows: Iterable[Published]) -> list[Case]:
@@ -93,7 +80,6 @@ def cases(rows: Iterable[Published]) -> list[Case]:
         paths = paths_by_name(row.machine)
         if placing.traffic is None:
             continue
-        (_, weights), (_, gradients) = limits(paths, row.gpus, placing)
         job = row.data, row.model, row.batch_per_gpu or row.batch, row.precision, row.xla
         found.append(
             Case(
@@ -102,9 +88,7 @@ def cases(rows: Iterable[Published]) -> list[Case]:
                 _model(row.model),
                 examples(row) / len(row.gpus) / single,
                 placing,
-                weights,
-                gradients,
-                paths.cpus,
+                paths,
             )
         )
     return found
@@ -121,7 +105,7 @@ def _between_depths(row: Published) -> float | None:
         return None
     seconds = {
         other.model: 1 / other.single_gpu_images_per_sec
-        for other in published()
+        for other in published_figures()
         if (other.source, other.precision) == (row.source, row.precision) and other.single_gpu_images_per_sec
     }
     return 2 / (seconds["resnet50"] + seconds["resnet152"])
@@ -146,7 +130,7 @@ def used(program: str) -> list[Case]:
 
 def published_cases(program: str, **those: object) -> list[Case]:
     """Return the measurements of a program with an exchange whose columns have `those` values."""
-    rows = (row for row in published() if row.program == program and not row.is_suspect)
+    rows = (row for row in published_figures() if row.program == program and not row.is_suspect)
     having = [row for row in rows if all(getattr(row, name) == value for name, value in those.items())]
     return [case for case in cases(having) if case.placing.traffic != "none"]
 

@@ -17,11 +17,11 @@ from statistics import fmean, median
 
 import msgspec
 
-from gputopo.planner.joint import late_s
-from gputopo.prediction.links.hosts import grpc_gb_per_s
-from gputopo.prediction.programs import require_program
-from gputopo.prediction.step import model_of
-from gputopo.workload.workloads import require
+from gputopo.planner.network import grpc_gb_per_s
+from gputopo.prediction import ModelCosts, require_program
+from gputopo.prediction.gradients import line_of
+from gputopo.prediction.step import FORWARD_SHARE
+from gputopo.workload import require_workload
 
 SOURCES: Mapping[str, str] = {
     "tensorflow.org": "www.tensorflow.org/performance/benchmarks (2017), Amazon EC2 Distributed: p2.8xlarge",
@@ -60,11 +60,12 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
 
     def _step_s(self, gb_per_s: float) -> float:
         alone_s = self.examples / self.one_host_images_per_sec
-        model, program = model_of(require(self.model)), require_program(_PROGRAM)
+        model, program = ModelCosts.of(require_workload(self.model)), require_program(_PROGRAM)
         # A server receives its share from all other hosts; each host sends all but its own share.
         share = max((self.hosts - 1) / self.servers, 1 - (self.servers == self.hosts) / self.servers)
         per_byte = share / (gb_per_s * 1e9)
-        late = late_s(model, program.overlap, alone_s, per_byte)
+        line = line_of(model.blocks, program.overlap)
+        late = line.late_s((1 - FORWARD_SHARE) * alone_s, per_byte)
         return alone_s + late + program.wait * model.bytes * per_byte
 
     @property

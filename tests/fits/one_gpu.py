@@ -9,18 +9,19 @@ import math
 from collections import defaultdict
 from statistics import median
 
-from gputopo.prediction.one_gpu_speeds import PROGRAM, Figure, gpu_names
+from gputopo.measurements.published import machine_named
+from gputopo.prediction import Figure
+from gputopo.prediction.one_gpu_speeds import PROGRAM
 from gputopo.prediction.roofline import has_tensor_cores, step_seconds
-from gputopo.reference.expectations import expected_gpu
-from gputopo.reference.published import Published, published
-from gputopo.workload.workloads import require
+from gputopo.reference import Published, expected_gpu, expected_of, published_figures
+from gputopo.workload import require_workload
 from tests import there
 
 TF32_SINCE = 4  # the minor version of TensorFlow 2
 
 
 @functools.cache
-def published_figures() -> tuple[Figure, ...]:
+def used_figures() -> tuple[Figure, ...]:
     """Return the published images/sec of one GPU with synthetic data, each once, without `left_out`."""
     return tuple(dict.fromkeys(figure for row, figure in _of_one_gpu() if _why_left_out(row) is None))
 
@@ -33,13 +34,13 @@ def left_out() -> dict[Figure, str]:
 @functools.cache
 def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
     found = []
-    for row in published():
+    for row in published_figures():
         rate = _alone(row)
         if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
             continue
         if row.data_format == "NHWC":  # not the layout that a GPU is trained in
             continue
-        gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+        gpu = expected_of(machine_named(row.machine).gpus[row.gpus[0]])
         if gpu is not None:
             found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu or 0, row.precision, rate)))
     return tuple(found)
@@ -51,7 +52,7 @@ def _alone(row: Published) -> float | None:
 
 def _why_left_out(row: Published) -> str | None:
     """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
-    gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+    gpu = expected_of(machine_named(row.machine).gpus[row.gpus[0]])
     if gpu is None or not has_tensor_cores(gpu, row.precision):
         return None
     if row.precision == "fp32":
@@ -81,9 +82,9 @@ def report() -> str:
     """Return how far the constants are from the published figures, by GPU, each network at its median."""
     errors: dict[str, list[float]] = defaultdict(list)
     by_network: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for one in published_figures():
+    for one in used_figures():
         gpu = there(expected_gpu(one.gpu))
-        seconds = step_seconds(gpu, require(one.model), one.batch, one.precision)
+        seconds = step_seconds(gpu, require_workload(one.model), one.batch, one.precision)
         if seconds is not None:
             by_network[one.model].append((one.gpu, math.log(one.images_per_sec * seconds / one.batch)))
     for shares in by_network.values():

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.prediction.programs import ProgramConstants, program_names, require_program
+from gputopo.prediction import ProgramConstants, program_names, require_program
 from tests.fits import one_gpu
 from tests.fits.cases import Case, Constants, grouped, score, score_words, used
 from tests.fits.least_squares import least_squares

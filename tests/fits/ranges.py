@@ -7,7 +7,7 @@ factor that nine of ten ratios of two placements are within: a ratio beyond it d
 import math
 from functools import cache
 
-from gputopo.prediction.programs import ProgramConstants
+from gputopo.prediction import ProgramConstants
 from tests.fits.cases import Case, Constants, grouped, published_cases, quantile
 from tests.fits.programs import fit_all
 

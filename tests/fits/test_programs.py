@@ -6,9 +6,9 @@ from statistics import median
 import msgspec
 import pytest
 
-from gputopo.prediction.programs import ProgramConstants, require_program
-from gputopo.prediction.ranges import EXCHANGE
-from gputopo.reference.published import published
+from gputopo.planner.ranges import EXCHANGE
+from gputopo.prediction import ProgramConstants, require_program
+from gputopo.reference import published_figures
 from gputopo.values.run.plan import CLEARLY_FASTER
 from tests.fits.cases import Case, Constants, cases, quantile, score
 from tests.fits.programs import BOUNDS, our_own
@@ -21,7 +21,7 @@ def _cases(*programs: str, **those: object) -> list[Case]:
     """Return the measurements of some programs with several GPUs whose columns have `those` values."""
     rows = [
         row
-        for row in published()
+        for row in published_figures()
         if row.program in programs and all(getattr(row, name) == value for name, value in those.items())
     ]
     return cases(rows)

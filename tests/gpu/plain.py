@@ -18,8 +18,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyJob
-from gputopo.copies.jobs import min_local_bytes
+from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.probes.cuda.blocking import StreamBlocker
 from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, NoCudaError
 from gputopo.probes.cuda.engine import Engine
@@ -27,6 +26,7 @@ from gputopo.probes.cuda.gpus import EngineGpu
 from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.start import open_cuda
 from gputopo.probes.nvml.monitor import Monitor
+from gputopo.probes.session.jobs import min_local_bytes
 from gputopo.probes.session.selection import match
 from gputopo.values.ends import End
 from gputopo.values.index_ranges import parse_cpus

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from gputopo.probes import begin_reading
 from gputopo.probes.collect import read_with
 from gputopo.probes.nvml.gpu_watch import GpuWatch, GpuWatchChild
-from gputopo.probes.nvml.reading import DriverWait, NvmlAnswers, NvmlReading, Received, ask_all
+from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading, Received, ask_all
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MachineSample
 from tests.kit.nvml import FakeNvml, installed
@@ -28,6 +29,12 @@ def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Mach
         return read_here(folder)
 
 
+def read_machine(root: Path = Path("/")) -> Machine:
+    """Read a machine as commands do, with NVML in a child process."""
+    with begin_reading(root) as read:
+        return read()
+
+
 def read_here(root: Path = Path("/nonexistent")) -> Machine:
     """Read the machine without a child process, so that a double records the calls."""
     received = Received()
@@ -38,7 +45,7 @@ def read_here(root: Path = Path("/nonexistent")) -> Machine:
 class ReadingHere(NvmlReading):
     """A reading without a child process: a fork of a process with all tests loaded takes 50 ms."""
 
-    def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
+    def __init__(self, on_wait: Callable[[str], None] = lambda text: None) -> None:
         self._received, self._child = Received(), None
 
     def answers(self) -> NvmlAnswers:

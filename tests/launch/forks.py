@@ -22,8 +22,9 @@ from tests.kit.forks import ROOT, Done, Server
 from tests.launch.train.worker_process import environment
 
 _IMPORTED = (
+    "keras",
     "tensorflow",
-    "gputopo.launch.compare.keras_step",
+    "gputopo.launch.compare.methods",
     "gputopo.launch.compare.multi_worker",
     "gputopo.launch.compare.strategies",
     "gputopo.launch.train.lifecycle.evaluating",

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.site import Site, gpus_without_tensorflow, tensorflow_notes
 from gputopo.launch.target import Target
-from gputopo.planner import Request
-from gputopo.planner.cpu_devices import MAX_CPU_DEVICES, cpu_plan
+from gputopo.planner import MAX_CPU_DEVICES, Request, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Driver, Machine
 from tests.findings.tensorflow_installs import installed
@@ -109,7 +108,7 @@ def test_hiding_all_gpus_trains_on_the_cpu_and_states_why() -> None:
 )
 def test_a_plan_is_consistent_or_refused(devices: int, ps: str, update: str, reduction: str | None) -> None:
     try:
-        choice = cpu_plan(None, devices=devices, ps=ps, variable_update=update, all_reduce=reduction).choice
+        choice = cpu_plan(Request(ps=ps, variable_update=update, all_reduce=reduction), devices).choice
     except UsageError:
         return
     assert (choice.ps_device is not None) == (choice.variable_update == "parameter_server")

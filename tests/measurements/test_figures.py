@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.measurements import study_of
 from gputopo.measurements.cells import COMPARISONS, cells_of
 from gputopo.measurements.figures import (
     against_earlier,
@@ -18,11 +19,10 @@ from gputopo.measurements.figures import (
 )
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.published import known_machines
-from gputopo.measurements.study import study_of
 from gputopo.report import document_text, study_document
 from gputopo.report.document import Table
 from gputopo.report.study_tables import row_words
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.measurement import BUSY, CONDITIONS, DRILL, DeviceFigure, Measurement
 from gputopo.values.run.result import Result
@@ -377,14 +377,12 @@ def test_a_difference_below_the_smallest_effect_is_none() -> None:
 
 
 def test_what_keeps_cells_from_being_compared_is_named() -> None:
-    now = cells_of([run(90), run(80, 2)])
-    assert not_comparable(now, cells_of([run(100, machine="other")])) == (
-        "the runs differ in machine, number of GPUs"
-    )
-    drill = cells_of([run(100, conditions=[f"{DRILL} (slow-gpu 0.8)"])])
-    failed = cells_of([run(None, status="failed", reason="out of memory")])
-    assert not_comparable(drill, now) == "the runs have drills"
-    assert not_comparable(now, failed) == "the earlier runs have no figures"
+    now, drill = [run(90), run(80, 2)], run(100, conditions=[f"{DRILL} (slow-gpu 0.8)"])
+    failed = run(None, status="failed", reason="out of memory")
+    differ = "the runs differ in machine, number of GPUs"
+    assert not_comparable(cells_of(now), [run(100, machine="other")]) == differ
+    assert not_comparable(cells_of([drill]), now) == "the runs have drills"
+    assert not_comparable(cells_of(now), [failed]) == "the earlier runs have no figures"
 
 
 @given(

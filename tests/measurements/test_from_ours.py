@@ -4,12 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.captures.recording import read_bundled
-from gputopo.captures.training_files import read
+from gputopo.captures import read_bundled, read_measurements
+from gputopo.measurements import RunFolders, study_of
 from gputopo.measurements.from_ours import of_result
-from gputopo.measurements.run_folders import RunFolders
-from gputopo.measurements.study import study_of
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunFinished, encode_line
 from gputopo.values.run.several_runs import MANIFEST, CellState, Sweep, SweepCell
@@ -59,7 +57,7 @@ def sweep_folder(path: Path) -> Path:
 def test_a_sweep_has_its_runs_and_states_what_failed_before_its_run_and_what_is_left(tmp_path: Path) -> None:
     sweep_folder(tmp_path)
     folders = RunFolders()
-    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    found = read_measurements([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert found.passed == 0
     statuses = {Path(one.source).name: one.status for one in found.measurements}
     assert statuses == {"ran": "complete", "died-later": "failed"}
@@ -80,7 +78,7 @@ def test_the_short_runs_of_a_screen_are_of_the_machine_of_its_folder(tmp_path: P
     for folder in ("screen", "run"):
         schema.write(tmp_path / folder / "machine.json", box)
     folders = RunFolders()
-    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    found = read_measurements([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert len({one.machine for one in found.measurements}) == 1
     assert None not in {one.machine for one in found.measurements}
 
@@ -97,7 +95,7 @@ def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path
         (tmp_path / name).mkdir()
         (tmp_path / name / "events.jsonl").write_bytes(data)
     folders = RunFolders()
-    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    found = read_measurements([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert (len(found.measurements), len(found.unread)) == (1, 1)
     assert str(tmp_path / "bad") in found.unread[0][1]
 
@@ -108,6 +106,6 @@ def test_a_document_of_a_newer_gputopo_is_not_read_and_says_so(tmp_path: Path) -
     folders = RunFolders()
     (tmp_path / "in").mkdir()
     (tmp_path / "result.json").rename(tmp_path / "in" / "result.json")
-    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    found = read_measurements([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert len(found.unread) == 3
     assert all("/9" in why for _, why in found.unread)

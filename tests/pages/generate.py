@@ -6,21 +6,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gputopo import pages
-from gputopo.captures import reading
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled, reading
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import Rule, find
 from gputopo.findings.watched import WATCHES
-from gputopo.prediction.programs import ProgramConstants, program_names, require_program
-from gputopo.reference.check_with import check_command
+from gputopo.prediction import ProgramConstants, program_names, require_program
+from gputopo.report.check_commands import check_command
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.index_ranges import natural
 from gputopo.values.option import Declared
 from gputopo.values.run import all_reduce
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload, workload_names
 from tests.findings.catalogue import catalogue
 
 _PAGES = Path(pages.__file__).parent
@@ -86,7 +85,7 @@ def _option(one: Declared) -> tuple[str, str, str]:
 
 def models() -> str:
     """Return the page of the models."""
-    known = [workload.require(name) for name in workload.names()]
+    known = [require_workload(name) for name in workload_names()]
     rows = [
         (
             f"`{one.name}`",

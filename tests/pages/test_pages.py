@@ -9,7 +9,7 @@ from gputopo import pages
 from gputopo.cli.commands import options_of_command
 from gputopo.cli.run.aliases import switches
 from gputopo.values.run import all_reduce
-from gputopo.workload import workloads
+from gputopo.workload import workload_names
 from tests.pages import generate
 from tests.pages.outputs import check_output
 
@@ -28,7 +28,7 @@ def test_every_page_of_the_folder_is_in_the_list_and_has_a_title() -> None:
 
 
 def test_every_model_and_reduction_is_explained() -> None:
-    for name in (*workloads.names(), *all_reduce.NAMES):
+    for name in (*workload_names(), *all_reduce.NAMES):
         assert f"`{name}`" in (pages.explain(name) or "")
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.planner import Request, hidden_gpus, plan_here
-from gputopo.planner.available import visible_gpus
+from gputopo.planner import Request, hidden_gpus, plan_here, visible_gpus
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Machine, Mig
 from tests.launch.specs import machine

@@ -1,8 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.planner import Request, plan
-from gputopo.planner.choose import plan_environment
+from gputopo.planner import Request, plan, plan_environment
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.plan import Plan

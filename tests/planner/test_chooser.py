@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.prediction.one_gpu_speeds import Figure
-from gputopo.prediction.ranges import EXCHANGE, EXCHANGE_MEASURED
+from gputopo.planner.ranges import EXCHANGE, EXCHANGE_MEASURED
+from gputopo.prediction import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie
 from gputopo.values.run.all_reduce import NAMES

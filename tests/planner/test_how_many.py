@@ -19,7 +19,7 @@ from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import CLEARLY_FASTER, HowMany, Plan, Unequal
 from tests import there
 from tests.matrices import SEVEN, machine_of
-from tests.prediction.test_what_if import box
+from tests.planner.test_changes import box
 
 
 def measured(gb_per_s: float) -> Machine:

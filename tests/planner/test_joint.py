@@ -2,13 +2,11 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo import planner
-from gputopo.planner.joint import with_steps
-from gputopo.planner.network import HostNetwork
-from gputopo.planner.request import Request
+from gputopo.planner import HostNetwork, Request, with_predicted_steps
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.plan import Candidate, HostGpus, Plan
 from tests.planner.joint_machines import box
@@ -36,7 +34,7 @@ def plan_of(*machines: Machine, request: Request = ASKED, gbit_per_s: float | No
         hosts=gpus,
     )
     joint = msgspec.structs.replace(own[0], choice=choice, candidates=(choice,))
-    return with_steps(joint, own, hosts, request, None)
+    return with_predicted_steps(joint, own, hosts, request, None)
 
 
 def of_size(size: int) -> Machine:
@@ -81,6 +79,7 @@ def test_the_exchange_of_two_hosts_is_that_of_their_sums_over_each_network_path(
     st.floats(0.4, 10.0),
     st.sampled_from(["resnet50", "vgg16", "alexnet"]),
 )
+@settings(max_examples=25)
 def test_a_faster_network_never_makes_a_step_longer_nor_faster_than_without_one(
     sizes: list[int], gbit_per_s: float, model: str
 ) -> None:

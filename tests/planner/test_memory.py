@@ -1,12 +1,12 @@
 import pytest
 
 from gputopo.planner.choose import memory_need, require_memory
-from gputopo.prediction.one_gpu_speeds import Figure
+from gputopo.prediction import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine, MemoryMib
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 
-RESNET = require("resnet50")
+RESNET = require_workload("resnet50")
 GIB = 2**30
 
 

@@ -1,23 +1,19 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.copies.network import AT_ONCE
+from gputopo.planner import HostNetwork, SavedNetwork
 from gputopo.planner.network import (
-    HostNetwork,
-    NetworkRate,
-    SavedNetwork,
-    network_rate,
-    rate_in_words,
-)
-from gputopo.prediction.links.hosts import (
     GRPC_GB_PER_S,
     GRPC_OF_CARD,
     GRPC_OF_TCP,
     NCCL_BY_HOST,
     NCCL_OF_CARDS,
+    NetworkRate,
     grpc_gb_per_s,
+    network_rate,
+    rate_in_words,
 )
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, Sample
 from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Hop, Machine
 from tests.planner.joint_machines import box, two_switches
@@ -41,7 +37,7 @@ def measured(*samples: tuple[str, str, float, str | None]) -> SavedNetwork:
                     source=End(f"host:{a}"),
                     destination=End(f"host:{b}"),
                     median_gb_per_s=rate,
-                    group=AT_ONCE if kind == AT_ONCE else None,
+                    group=ALL_HOSTS_AT_ONCE if kind == ALL_HOSTS_AT_ONCE else None,
                     with_reverse=kind == "both",
                 )
                 for a, b, rate, kind in samples
@@ -62,7 +58,7 @@ def test_what_hosts_send_while_all_do_counts_before_what_one_sends_alone() -> No
     saved = measured(
         ("n1", "n2", 1.2, None), ("n2", "n1", 1.2, None),
         ("n1", "n2", 1.0, "both"), ("n2", "n1", 0.9, "both"),
-        ("n1", "n2", 0.5, AT_ONCE), ("n2", "n1", 0.4, AT_ONCE),
+        ("n1", "n2", 0.5, ALL_HOSTS_AT_ONCE), ("n2", "n1", 0.4, ALL_HOSTS_AT_ONCE),
     )  # fmt: skip
     rate = grpc(HostNetwork("n1", BARE), HostNetwork("n2", BARE), saved=saved)
     assert rate.gb_per_s == pytest.approx(GRPC_OF_TCP * 0.4), "the slower direction"

@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from gputopo.captures.merge import merge
-from gputopo.planner import plan
-from gputopo.planner.request import Request, gpus_in_words
+from gputopo.planner import Request, plan
+from gputopo.planner.request import given_speeds, gpus_in_words
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import (
     Fabric,
@@ -164,3 +164,14 @@ def test_a_gpu_that_was_lost_in_one_of_several_captures_is_left_out(order: int) 
     captures = [idle, changed(busy, 3, lost=True)][::order]
     refused = plan(merge(captures), Request(num_gpus=2)).refused
     assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 excluded: lost, no answer"]
+
+
+def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
+    assert given_speeds([10.0], [0, 2, 5]) == {0: 10.0, 2: 10.0, 5: 10.0}
+    assert given_speeds([1.0, 2.0, 3.0], [0, 2, 5]) == {0: 1.0, 2: 2.0, 5: 3.0}
+    assert given_speeds([], [0, 1]) == {}
+
+
+def test_numbers_for_other_gpus_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 numbers for 3 GPUs"):
+        given_speeds([1.0, 2.0], [0, 1, 2])

@@ -5,11 +5,10 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
+from gputopo.prediction import ModelCosts, Paths, Placement, ProgramConstants
 from gputopo.prediction.gradients import TRAFFIC, GradientBlock
-from gputopo.prediction.links.paths import HostLink, PairPath, Paths
+from gputopo.prediction.links.paths import HostLink, PairPath
 from gputopo.prediction.links.shared_links import Uplink
-from gputopo.prediction.programs import ProgramConstants
-from gputopo.prediction.step import ModelCosts, Placement
 
 REDUCTIONS = tuple(TRAFFIC)
 RATES = st.floats(0.5, 200.0)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.prediction import ModelCosts, Placement
 from gputopo.prediction.gradients import TRAFFIC, GradientBlock, line_of, parts_of
-from gputopo.prediction.step import ModelCosts, Placement
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
 from gputopo.values.run.all_reduce import NAMES, options_of, parse
-from gputopo.workload.spreading import MIN_CHUNK
+from gputopo.workload import MIN_CHUNK
 from tests.prediction.invented import models
 
 SIZES = (64, 40_000, 40 * MIN_CHUNK, 7, 3 * MIN_CHUNK, 1_000_000, 12 * MIN_CHUNK)

@@ -8,23 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
+from gputopo.prediction import Figure, Speed, single_gpu_speeds
 from gputopo.prediction.one_gpu_speeds import (
-    Figure,
     OneGpuJob,
-    Speed,
-    given_speeds,
     one_gpu_figures,
-    past_speeds,
     published_speed,
-    single_gpu_speeds,
 )
-from gputopo.reference.expectations import expected_gpu
-from gputopo.values.errors import UsageError
+from gputopo.reference import expected_gpu
+from gputopo.runs.past_runs import past_speeds
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 
 FIGURES = one_gpu_figures()
@@ -35,7 +31,7 @@ INSIDE = 0.80  # of the measured figures, between low and high
 def predicted(figure: Figure, known: Sequence[Figure]) -> Speed:
     gpu = there(expected_gpu(figure.gpu))
     speed = there(
-        published_speed(gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), known)
+        published_speed(gpu, OneGpuJob(require_workload(figure.model), figure.batch, figure.precision), known)
     )
     return speed
 
@@ -108,7 +104,7 @@ def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> Non
 
 def test_a_network_under_another_name_has_the_figures_of_its_own() -> None:
     gpu = there(expected_gpu("GeForce GTX 1080 Ti"))
-    resnet = require("resnet50")
+    resnet = require_workload("resnet50")
     for name, parameters, is_same in (("keras:ResNet50", 1.01, True), ("mine:build", 1.5, False)):
         own = msgspec.structs.replace(resnet, name=name, parameters=round(resnet.parameters * parameters))
         speed = there(published_speed(gpu, OneGpuJob(own, 64, "fp32")))
@@ -125,13 +121,12 @@ def machine(*gpus: Gpu) -> Machine:
     )
 
 
-def speeds(box: Machine, batch: int = 64, model: str = "resnet50", **known: Any) -> dict[int, Speed | None]:
-    return single_gpu_speeds(box, require(model), batch, "fp32", **known)
+def speeds(box: Machine, batch: int = 64, model: str = "resnet50", **known: Any) -> dict[int, Speed]:
+    return single_gpu_speeds(box, require_workload(model), batch, "fp32", **known)
 
 
 def speed(gpu: Gpu, **known: Any) -> Speed:
-    found = there(speeds(machine(gpu), **known)[0])
-    return found
+    return speeds(machine(gpu), **known)[0]
 
 
 def run(name: str = GTX_1080, *, devices: int = 1, **changed: Any) -> Result:
@@ -157,17 +152,6 @@ def test_a_given_speed_counts_before_any_other_and_its_range_is_that_of_two_runs
     found = speed(Gpu(index=0, name=GTX_1080), given={0: 150.0}, history=past_speeds([run()]))
     assert (found.images_per_sec, found.basis) == (150.0, "given")
     assert (found.low, found.high) == pytest.approx((150 / 1.03, 150 * 1.03))
-
-
-def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
-    assert given_speeds([10.0], [0, 2, 5]) == {0: 10.0, 2: 10.0, 5: 10.0}
-    assert given_speeds([1.0, 2.0, 3.0], [0, 2, 5]) == {0: 1.0, 2: 2.0, 5: 3.0}
-    assert given_speeds([], [0, 1]) == {}
-
-
-def test_numbers_for_other_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 numbers for 3 GPUs"):
-        given_speeds([1.0, 2.0], [0, 1, 2])
 
 
 def test_an_earlier_run_of_one_gpu_counts_before_published_figures() -> None:
@@ -223,15 +207,14 @@ def test_a_run_on_a_gpu_itself_counts_before_those_on_others_of_its_model() -> N
     sound = Figure(GTX_1080, "resnet50", 64, "fp32", 140.0, gpu_index=0)
     box = machine(*[Gpu(index=0, name=GTX_1080)] * 3)
     for history in ([sound, throttled], [throttled, sound]):
-        first, second, without = (one and one.images_per_sec for one in speeds(box, history=history).values())
+        first, second, without = (one.images_per_sec for one in speeds(box, history=history).values())
         assert (first, second) == (140.0, 90.0)
-        assert 90.0 <= (without or 0.0) <= 140.0
+        assert 90.0 <= without <= 140.0
 
 
 def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
     found = speeds(read_bundled("dgx1-p100"))
     for one in found.values():
-        assert one is not None
         assert one.low < 219 < one.high
         assert one.images_per_sec == pytest.approx(221.7, rel=0.01)
         assert one.source == "published: tf_cnn_benchmarks on Tesla P100-SXM2-16GB, batch 64"
@@ -239,11 +222,11 @@ def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
 
 def test_a_gpu_of_an_unknown_model_has_no_speed() -> None:
     unknown, nameless, by_id = Gpu(index=0, name="RTX 9090"), Gpu(index=1), Gpu(index=2, pci_device_id="ffff")
-    assert speeds(machine(unknown, nameless, by_id)) == {0: None, 1: None, 2: None}
-    assert speeds(machine(unknown, Gpu(index=1, name=GTX_1080)))[1] is not None
+    assert speeds(machine(unknown, nameless, by_id)) == {}
+    assert speeds(machine(unknown, Gpu(index=1, name=GTX_1080))).keys() == {1}
 
 
 def test_an_unknown_gpu_has_the_speed_of_its_earlier_run_with_this_batch_alone() -> None:
     history = [Figure("RTX 9090", "resnet50", 64, "fp32", 900.0)]
     assert speed(Gpu(index=0, name="RTX 9090"), history=history).images_per_sec == 900.0
-    assert speeds(machine(Gpu(index=0, name="RTX 9090")), batch=32, history=history) == {0: None}
+    assert speeds(machine(Gpu(index=0, name="RTX 9090")), batch=32, history=history) == {}

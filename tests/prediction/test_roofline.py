@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.prediction.roofline import step_seconds
-from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
-from gputopo.workload.workloads import names, require
+from gputopo.reference import GpuExpectation, expected_gpu, known_gpus
+from gputopo.workload import require_workload, workload_names
 from tests import there
 
 RATED = [gpu for gpu in known_gpus() if gpu.fp32_tflops and (gpu.memory_gb_per_s or gpu.max_memory_mhz)]
@@ -17,26 +17,26 @@ def seconds(
     gpu: str | GpuExpectation, model: str = "resnet50", batch: int = 64, precision: str = "fp32"
 ) -> float:
     row = there(expected_gpu(gpu) if isinstance(gpu, str) else gpu)
-    found = there(step_seconds(row, require(model), batch, precision))
+    found = there(step_seconds(row, require_workload(model), batch, precision))
     return found
 
 
 def test_every_gpu_with_reference_rates_has_a_speed_for_every_model_and_precision() -> None:
     assert len(RATED) >= 130
     for gpu in RATED:
-        for name in names():
+        for name in workload_names():
             for precision in ("fp32", "fp16", "bf16"):
                 assert seconds(gpu, name, precision=precision) > 0
 
 
 def test_a_gpu_without_a_peak_rate_has_none() -> None:
     bare = GpuExpectation(name="RTX 9090", architecture="Ada", source="invented")
-    assert step_seconds(bare, require("resnet50"), 64, "fp32") is None
+    assert step_seconds(bare, require_workload("resnet50"), 64, "fp32") is None
 
 
-@given(st.sampled_from(RATED), st.sampled_from(names()), st.integers(1, 4096), st.floats(1.0, 8.0))
+@given(st.sampled_from(RATED), st.sampled_from(workload_names()), st.integers(1, 4096), st.floats(1.0, 8.0))
 def test_a_faster_gpu_never_takes_longer(gpu: GpuExpectation, name: str, batch: int, times: float) -> None:
-    workload = require(name)
+    workload = require_workload(name)
     faster = msgspec.structs.replace(gpu, fp32_tflops=there(gpu.fp32_tflops) * times)
     for precision in ("fp32", "fp16"):
         before, after = (step_seconds(one, workload, batch, precision) for one in (gpu, faster))

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputopo.prediction import ModelCosts, Paths, Placement
 from gputopo.prediction.gradients import line_of
 from gputopo.prediction.links.flows import GB, Flows
-from gputopo.prediction.links.paths import HostLink, PairPath, Paths
+from gputopo.prediction.links.paths import HostLink, PairPath
 from gputopo.prediction.links.shared_links import Uplink
-from gputopo.prediction.step import ModelCosts, Placement
 from tests.prediction.invented import models
 from tests.prediction.simulation import ends_of, flows_of
 

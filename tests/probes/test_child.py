@@ -115,7 +115,7 @@ def test_a_stop_counts_the_calls_before_it_about_the_same_gpus() -> None:
     with running(work) as (one, _):
         assert list(filter(None, one.lines())) == []
         assert one.stop is not None
-        assert (one.stop.kind, one.stop.gpus, one.stop.before) == ("crashed", (1,), 2)
+        assert (one.stop.kind, one.stop.gpus) == ("crashed", (1,))
         assert one.stop.text == "nvmlDeviceGetName of GPU 1 ended the process with SIGABRT"
 
 

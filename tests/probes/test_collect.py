@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from gputopo.findings import network
-from gputopo.probes.collect import _user, read_machine, read_tree, with_ports_now
+from gputopo.probes import read_tree, with_ports_now
 from gputopo.probes.nvml.gpu import absent_facts
+from gputopo.probes.process_tree import user_of
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of
-from tests.kit.machines import leaves, machine_of, read
+from tests.kit.machines import leaves, machine_of, read, read_machine
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
 from tests.kit.sysfs import write_files, write_tree
@@ -215,8 +216,8 @@ def test_no_process_of_this_machine_is_looked_up_for_another_root(tmp_path: Path
 
 
 def test_the_user_of_a_process_is_reported_while_it_lives() -> None:
-    assert _user(os.getpid())
-    assert _user(2**22 + 1) is None  # above the kernel's highest process number
+    assert user_of(os.getpid())
+    assert user_of(2**22 + 1) is None  # above the kernel's highest process number
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has an NVIDIA driver")
@@ -237,7 +238,7 @@ def test_reading_eight_gpus_takes_a_fraction_of_a_blink(tmp_path: Path) -> None:
 
 def test_reading_a_machine_loads_no_tensorflow_and_no_screen_library() -> None:
     code = (
-        "import sys; from gputopo.probes.collect import read_machine; read_machine();"
+        "import sys\nfrom gputopo.probes import begin_reading\nwith begin_reading() as read:\n    read()\n"
         "print(sorted({'tensorflow', 'numpy', 'rich', 'cuda', 'asyncio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.child import DriverStop
+from gputopo.probes import DriverStop
 from gputopo.probes.driver import DriverFacts, decide, module_version, read_facts
 from gputopo.probes.nvml.reading import NvmlAnswers
 from gputopo.probes.pci import read_pci

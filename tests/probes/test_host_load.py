@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from gputopo.probes.host_load import HostReader
+from gputopo.probes import HostReader
 from gputopo.probes.process_tree import ProcessTree, is_descendant
 from gputopo.values.run.events import HostLoad
 from tests.kit.sysfs import write_files

@@ -150,7 +150,7 @@ def test_link_modes_are_asked_for_in_as_many_words_as_the_kernel_has(monkeypatch
         struct.pack_into("b", head, ethtool._WORDS_AT, -words or -3)
         return bytes(head) + struct.pack("=3I", 0, 1 << 4, 0)
 
-    monkeypatch.setattr(ethtool, "_ask", ask)
+    monkeypatch.setattr(ethtool, "read_link_settings", ask)
     assert (ethtool.max_rate("eth0"), asked) == (100.0, [0, 3])
 
 

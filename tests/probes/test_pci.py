@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gputopo.probes.aer_acs import aer_total, host_acs, read_acs, read_aer
 from gputopo.probes.pci import interface_name, read_pci
-from gputopo.reference.expectations import address_order, generation_of, parse_link_speed, parse_link_width
-from gputopo.topology.hops import slower_bridge
+from gputopo.reference import address_order, generation_of, parse_link_speed, parse_link_width
+from gputopo.topology import slower_bridge
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import PciNode
 from tests.kit.faults import broken

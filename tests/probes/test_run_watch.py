@@ -2,9 +2,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes import NotReadError, RunWatch
 from gputopo.probes.nvml.gpu_watch import GpuWatchChild
-from gputopo.probes.run_watch import AGAIN_S, ATTEMPTS, EVERY_S, EVERY_S_OF_MANY, Counted, RunWatch
+from gputopo.probes.run_watch import AGAIN_S, ATTEMPTS, EVERY_S, EVERY_S_OF_MANY, Counted
 from gputopo.values.run.events import GpuSample, Noticed, Sample
 from tests.kit.nvml import FakeNvml, crash, installed
 from tests.kit.scenarios import SCENARIOS

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes import tensorflow_install
-from gputopo.probes.tensorflow_install import read_tensorflow
+from gputopo.probes import read_tensorflow, tensorflow_install
 from gputopo.values.machine import TensorFlowInstall
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda_libraries import ALL, with_cuda_libraries
@@ -24,7 +23,7 @@ NOWHERE: dict[str, str] = {}
 def no_loader_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Libraries of this machine do not count."""
     cache = tmp_path / "ld.so.cache"
-    monkeypatch.setattr(tensorflow_install, "_LOADER_CACHE", cache)
+    monkeypatch.setattr(tensorflow_install, "LOADER_CACHE", cache)
     return cache
 
 
@@ -146,7 +145,7 @@ def test_packages_outside_of_the_run_path_are_installed_but_not_reached(tmp_path
 
 LOADS = """
 import ctypes, sys
-from gputopo.probes.tensorflow_install import load_cuda_libraries
+from gputopo.probes import load_cuda_libraries
 try:
     ctypes.CDLL("libcusolver.so.11")
 except OSError:

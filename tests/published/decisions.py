@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gputopo.planner import Request, plan
 from gputopo.planner.evidence import BEFORE_VOLTA
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.plan import Candidate

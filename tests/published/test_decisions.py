@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.planner import Request, plan
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.published.decisions import RULES, choice_of, kind_of, published_decisions

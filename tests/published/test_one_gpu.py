@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from gputopo.prediction.one_gpu_speeds import OneGpuJob, published_speed
-from gputopo.reference.expectations import expected_gpu
-from gputopo.workload.sketch import BlockCost
-from gputopo.workload.workloads import Workload, require
+from gputopo.reference import expected_gpu
+from gputopo.workload import BlockCost, Workload, require_workload
 from tests import there
 
 TOKENS = 384
@@ -42,10 +41,16 @@ def bert(layers: int, hidden: int) -> Workload:
     )
     blocks = (embedding, *[layer] * layers)
     parameters = sum(sum(block.variables) for block in blocks)
-    return msgspec.structs.replace(require("resnet50"), name="bert", parameters=parameters, blocks=blocks)
+    return msgspec.structs.replace(
+        require_workload("resnet50"), name="bert", parameters=parameters, blocks=blocks
+    )
 
 
-WORKLOADS = {"resnet50": require("resnet50"), "bert-base": bert(12, 768), "bert-large": bert(24, 1024)}
+WORKLOADS = {
+    "resnet50": require_workload("resnet50"),
+    "bert-base": bert(12, 768),
+    "bert-large": bert(24, 1024),
+}
 
 
 class Compared(NamedTuple):

@@ -4,13 +4,19 @@ from typing import Any
 
 import msgspec
 
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
+from gputopo.prediction import (
+    DEFAULT_PROGRAM,
+    ModelCosts,
+    Placement,
+    ProgramConstants,
+    StepPredictor,
+    paths_of,
+    require_program,
+)
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 
 ON_CPU = Placement("parameter_server", "cpu")
 BATCH = 64
@@ -66,15 +72,10 @@ def run(
     **changed: Any,
 ) -> Result:
     """A run of `gpus` whose steps follow gputopo's constants with these two numbers, and its marks."""
-    program = adjusted(require_program(DEFAULT), links, variables)
+    program = adjusted(require_program(DEFAULT_PROGRAM), links, variables)
     paths = paths_of(machine)
-    step = predict(
-        StepPredictor(model_of(require(model)), program, len(gpus), paths.cpus),
-        paths,
-        gpus,
-        compute_s,
-        placing,
-    )
+    predictor = StepPredictor(ModelCosts.of(require_workload(model)), program, paths)
+    step = predictor.step(gpus, compute_s, placing)
     speed = len(gpus) * BATCH / (slower * step.step_s)
     wait = program.wait
     copies_s = step.weights_s / wait  # the mark of weights ends with the last one, and forward began before

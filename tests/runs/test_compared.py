@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.planner import Request, plan
-from gputopo.prediction.step import Placement
+from gputopo.prediction import Placement
+from gputopo.runs import summarise
 from gputopo.runs.compared import NOISE, against, with_prediction
-from gputopo.runs.input_verdict import ENOUGH, input_verdict, judge_rates, judge_waiting
-from gputopo.runs.summary import summarise
+from gputopo.runs.input_verdict import ENOUGH, judge_input, judge_rates, judge_waiting
 from gputopo.values.run.events import Replanned
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, Prediction, TimedRun
 from gputopo.values.run.result import AgainstPrediction, Result
@@ -292,14 +292,14 @@ TRAINED = ("/runs/1", rated("train", 100.0))
 def test_an_input_is_judged_by_a_training_on_free_data_and_a_training_by_its_waiting(
     result: Result, earlier: list[tuple[str, Result]], verdict: str | None, other: str | None
 ) -> None:
-    found = input_verdict(result, earlier)
+    found = judge_input(result, earlier)
     assert (None if found is None else found.verdict) == verdict
     assert (None if found is None else found.other) == other
 
 
 def test_how_the_other_training_computed_is_reported() -> None:
     other = rated("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
-    found = there(input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]))
+    found = there(judge_input(rated("input", 50.0, PYTHON), [("/runs/1", other)]))
     assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
 
 
@@ -317,7 +317,7 @@ def test_how_the_other_training_computed_is_reported() -> None:
     ],
 )
 def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
-    assert input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]) is None
+    assert judge_input(rated("input", 50.0, PYTHON), [("/runs/1", other)]) is None
 
 
 def test_the_words_hold_both_rates_and_what_is_lost() -> None:

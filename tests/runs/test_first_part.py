@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.runs import summarise
 from gputopo.runs.first_part import MAX_STEPS, MIN_STEPS, FirstPart, first_part
-from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Event, GpuSample, HostLoad, RunStarted, Sample, Step
 from gputopo.values.run.result import Result
 from tests import there

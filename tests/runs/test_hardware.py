@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gputopo.findings.watched import WATCHES
-from gputopo.reference.clock_events import BITS
+from gputopo.reference import CLOCK_EVENT_BITS
 from gputopo.runs.hardware import NOT_SEEN_S, HardwareRecord, PlacementRecord
 from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Xid
 from gputopo.values.run.verdict import AS_PLANNED, FAULTY, NOT_CHECKED, NOT_JUDGED, NOT_SEEN, OUTSIDE, SOUND
@@ -77,19 +77,19 @@ def test_all_well_is_said_with_what_was_checked() -> None:
     ("changes", "fault", "severity", "said"),
     [
         (
-            always(throttle_mask=BITS["sw_thermal_slowdown"]),
+            always(throttle_mask=CLOCK_EVENT_BITS["sw_thermal_slowdown"]),
             "throttle.sw_thermal_slowdown",
             "warning",
             "SW thermal",
         ),
         (
-            always(throttle_mask=BITS["hw_thermal_slowdown"]),
+            always(throttle_mask=CLOCK_EVENT_BITS["hw_thermal_slowdown"]),
             "throttle.hw_thermal_slowdown",
             "error",
             "of the time",
         ),
         (
-            always(throttle_mask=BITS["sw_power_cap"]),
+            always(throttle_mask=CLOCK_EVENT_BITS["sw_power_cap"]),
             "throttle.sw_power_cap",
             "info",
             "within the power limit",

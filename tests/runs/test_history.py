@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.runs import history
-from gputopo.runs.history import latest_network, save_network
-from gputopo.topology.same_machine import fingerprint
+from gputopo.runs import BoxHistory, Past, Saved
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
@@ -35,21 +34,21 @@ def session(speed: float, gpus: tuple[int, int] = (0, 1), **more: object) -> Ban
 
 
 def test_the_last_saved_bandwidth_of_a_machine_comes_back_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / history.FILE
-    history.save(path, MACHINE, session(1.0), saved_at=10.0)
-    history.save(path, MACHINE, bandwidth_of(2), saved_at=20.0)
-    found = history.latest(path, MACHINE)
-    assert found == history.Saved(bandwidth=bandwidth_of(2), machine=MACHINE, saved_at=20.0)
-    assert history.latest(path, machine_with(3)) is None
+    box = BoxHistory(tmp_path / "new")
+    box.save(MACHINE, session(1.0), saved_at=10.0)
+    box.save(MACHINE, bandwidth_of(2), saved_at=20.0)
+    found = box.latest(MACHINE)
+    assert found == Saved(bandwidth=bandwidth_of(2), machine=MACHINE, saved_at=20.0)
+    assert box.latest(machine_with(3)) is None
 
 
 def test_a_later_session_on_fewer_gpus_does_not_hide_the_one_on_all(tmp_path: Path) -> None:
-    path, machine = tmp_path / history.FILE, machine_with(3)
+    box, machine = BoxHistory(tmp_path), machine_with(3)
     whole = session(1.0, samples=(pair(0, 1, 1.0), pair(1, 2, 1.0)))
-    history.save(path, machine, whole, saved_at=1.0)
-    history.save(path, machine, session(2.0, (0, 2)), saved_at=2.0)
-    assert history.latest(path, machine) == history.Saved(bandwidth=whole, machine=machine, saved_at=1.0)
-    of_two = there(history.latest(path, machine, (0, 2)))
+    box.save(machine, whole, saved_at=1.0)
+    box.save(machine, session(2.0, (0, 2)), saved_at=2.0)
+    assert box.latest(machine) == Saved(bandwidth=whole, machine=machine, saved_at=1.0)
+    of_two = there(box.latest(machine, (0, 2)))
     assert of_two.saved_at == 2.0
 
 
@@ -69,11 +68,11 @@ def without(machine: Machine, *indices: int) -> Machine:
     ids=["one gone", "one more", "one lost without its address"],
 )
 def test_a_machine_with_fewer_gpus_or_more_is_found_by_the_others(now: Machine, tmp_path: Path) -> None:
-    path, then = tmp_path / history.FILE, machine_with(4)
-    history.save(path, then, bandwidth_of(4), saved_at=1.0)
-    assert history.latest(path, now) is None
-    found = history.latest_with_other_gpus(path, now)
-    assert found == history.Saved(bandwidth=bandwidth_of(4), machine=then, saved_at=1.0)
+    box, then = BoxHistory(tmp_path), machine_with(4)
+    box.save(then, bandwidth_of(4), saved_at=1.0)
+    assert box.latest(now) is None
+    found = box.latest_with_other_gpus(now)
+    assert found == Saved(bandwidth=bandwidth_of(4), machine=then, saved_at=1.0)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +91,16 @@ def test_a_machine_with_fewer_gpus_or_more_is_found_by_the_others(now: Machine, 
 def test_a_machine_that_differs_in_more_than_the_gpus_it_has_is_another(
     other: Machine, tmp_path: Path
 ) -> None:
-    path = tmp_path / history.FILE
+    box = BoxHistory(tmp_path)
     host = Host(cpu_model="A CPU", sockets=1, memory_mib=64_000, virtual_machine="none")
-    history.save(path, msgspec.structs.replace(machine_with(4), host=host), bandwidth_of(4), saved_at=1.0)
-    assert history.latest_with_other_gpus(path, machine_with(3)) is not None
-    assert history.latest_with_other_gpus(path, other) is None
+    box.save(msgspec.structs.replace(machine_with(4), host=host), bandwidth_of(4), saved_at=1.0)
+    assert box.latest_with_other_gpus(machine_with(3)) is not None
+    assert box.latest_with_other_gpus(other) is None
 
 
 def test_of_what_was_saved_with_other_gpus_the_last_on_all_that_are_left_is_taken(tmp_path: Path) -> None:
-    path, now = tmp_path / history.FILE, without(machine_with(4), 1)
-    assert history.latest_with_other_gpus(path, now) is None
+    box, now = BoxHistory(tmp_path), without(machine_with(4), 1)
+    assert box.latest_with_other_gpus(now) is None
     another = msgspec.structs.replace(machine_with(4), host=Host(cpu_model="Another CPU"))
     for saved_at, machine, gpus in (
         (1.0, machine_with(4), (0, 1)),
@@ -110,8 +109,8 @@ def test_of_what_was_saved_with_other_gpus_the_last_on_all_that_are_left_is_take
         (4.0, another, (0, 2, 3)),
     ):
         samples = tuple(pair(gpus[0], other, 1.0) for other in gpus[1:])
-        history.save(path, machine, session(1.0, samples=samples), saved_at=saved_at)
-    found = there(history.latest_with_other_gpus(path, now))
+        box.save(machine, session(1.0, samples=samples), saved_at=saved_at)
+    found = there(box.latest_with_other_gpus(now))
     assert found.saved_at == 2.0
 
 
@@ -119,17 +118,17 @@ def test_what_cannot_be_distinguished_is_not_filed(tmp_path: Path) -> None:
     for unknown in (Machine(source="p2p", gpus=(Gpu(index=0, name="A"),)), Machine(source="none")):
         assert fingerprint(unknown) is None
         with pytest.raises(InputError, match="cannot be identified"):
-            history.save(tmp_path / history.FILE, unknown, session(1.0), saved_at=0.0)
+            BoxHistory(tmp_path).save(unknown, session(1.0), saved_at=0.0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_identifies_is_not_filed(tmp_path: Path) -> None:
-    path = tmp_path / history.FILE
+    box = BoxHistory(tmp_path)
     uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef"
     reported = session(1.0, notes=(f"copied on {uuid}",))
-    history.save(path, changed(MACHINE, 0, uuid=uuid), reported, saved_at=0.0)
-    assert uuid.encode() not in path.read_bytes()
-    assert history.latest(path, MACHINE) is not None
+    box.save(changed(MACHINE, 0, uuid=uuid), reported, saved_at=0.0)
+    assert uuid.encode() not in box.path.read_bytes()
+    assert box.latest(MACHINE) is not None
 
 
 GARBAGE = b"no database at all, but long enough to look like one" * 40
@@ -138,16 +137,16 @@ GARBAGE = b"no database at all, but long enough to look like one" * 40
 def test_a_damaged_file_is_reported_and_kept_under_another_name_when_something_is_saved(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / history.FILE
-    path.write_bytes(GARBAGE)
+    box = BoxHistory(tmp_path)
+    box.path.write_bytes(GARBAGE)
     with pytest.raises(InputError, match="is damaged"):
-        history.latest(path, MACHINE)
-    assert path.read_bytes() == GARBAGE
-    lost = there(history.save(path, MACHINE, session(1.0), saved_at=0.0))
+        box.latest(MACHINE)
+    assert box.path.read_bytes() == GARBAGE
+    lost = there(box.save(MACHINE, session(1.0), saved_at=0.0))
     assert "saved bandwidths are lost" in lost
     assert (tmp_path / "history.sqlite.damaged").read_bytes() == GARBAGE
-    assert history.latest(path, MACHINE) is not None
-    assert history.save(path, MACHINE, session(1.0), saved_at=0.0) is None
+    assert box.latest(MACHINE) is not None
+    assert box.save(MACHINE, session(1.0), saved_at=0.0) is None
 
 
 def later_version(path: Path) -> None:
@@ -156,23 +155,23 @@ def later_version(path: Path) -> None:
 
 
 def test_a_file_of_a_later_version_is_neither_read_nor_written(tmp_path: Path) -> None:
-    path = tmp_path / history.FILE
-    later_version(path)
+    box = BoxHistory(tmp_path)
+    later_version(box.path)
     with pytest.raises(InputError, match="later version"):
-        history.latest(path, MACHINE)
-    before = path.read_bytes()
+        box.latest(MACHINE)
+    before = box.path.read_bytes()
     with pytest.raises(InputError, match="later version"):
-        history.save(path, MACHINE, session(1.0), saved_at=0.0)
+        box.save(MACHINE, session(1.0), saved_at=0.0)
     with pytest.raises(InputError, match="later version"):
-        history.add(path, tmp_path)
-    assert path.read_bytes() == before
+        box.add(tmp_path)
+    assert box.path.read_bytes() == before
 
 
 def test_a_full_disk_is_reported_in_one_line_and_what_was_there_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / history.FILE
-    history.save(path, MACHINE, session(1.0), saved_at=1.0)
+    box = BoxHistory(tmp_path)
+    box.save(MACHINE, session(1.0), saved_at=1.0)
     connect = sqlite3.connect
 
     def full(*arguments: object, **more: object) -> sqlite3.Connection:
@@ -185,36 +184,36 @@ def test_a_full_disk_is_reported_in_one_line_and_what_was_there_stays(
     monkeypatch.setattr(sqlite3, "connect", full)
     large = bandwidth_of(8)
     with pytest.raises(InputError, match="no space left"):
-        history.save(path, MACHINE, large, saved_at=2.0)
-    found = there(history.latest(path, MACHINE))
+        box.save(MACHINE, large, saved_at=2.0)
+    found = there(box.latest(MACHINE))
     assert found.saved_at == 1.0
 
 
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write") as error:
-        history.save(tmp_path / "file" / history.FILE, MACHINE, session(1.0), saved_at=0.0)
+        BoxHistory(tmp_path / "file").save(MACHINE, session(1.0), saved_at=0.0)
     assert "GPUTOPO_HOME" in error.value.hint
 
 
 def test_a_writer_that_waits_too_long_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputopo.runs.history.WAIT_S", 0.0)
-    path = tmp_path / history.FILE
-    history.save(path, MACHINE, session(1.0), saved_at=0.0)
-    holder = sqlite3.connect(path, isolation_level=None)
+    box = BoxHistory(tmp_path)
+    box.save(MACHINE, session(1.0), saved_at=0.0)
+    holder = sqlite3.connect(box.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(InputError, match="in use"):
-        history.save(path, MACHINE, session(2.0), saved_at=0.0)
+        box.save(MACHINE, session(2.0), saved_at=0.0)
     holder.execute("COMMIT")
     holder.close()
 
 
 def test_the_date_is_that_of_measuring_and_of_filing_where_that_is_all_that_is_known() -> None:
-    measured = history.Saved(bandwidth=session(1.0), machine=MACHINE, saved_at=0.0)
+    measured = Saved(bandwidth=session(1.0), machine=MACHINE, saved_at=0.0)
     assert measured.date == "2026-11-18 11:06 UTC"
-    read = history.Saved(bandwidth=session(1.0, measured_at=None), machine=MACHINE, saved_at=0.0)
+    read = Saved(bandwidth=session(1.0, measured_at=None), machine=MACHINE, saved_at=0.0)
     assert read.date.endswith("(saved 1970-01-01 00:00 UTC)")
-    assert history.Saved(bandwidth=session(1.0, measured_at=1e300), machine=MACHINE, saved_at=0.0).date
+    assert Saved(bandwidth=session(1.0, measured_at=1e300), machine=MACHINE, saved_at=0.0).date
 
 
 def between(*hosts: str, rate: float = 1.0) -> Bandwidth:
@@ -233,16 +232,16 @@ def between(*hosts: str, rate: float = 1.0) -> Bandwidth:
 
 
 def test_the_last_measurement_that_has_all_hosts_is_returned(tmp_path: Path) -> None:
-    file = tmp_path / "history.sqlite"
-    assert latest_network(file, {"n1"}) is None
-    save_network(file, between("n1", "n2", "n3"), saved_at=1.0)
-    save_network(file, between("n1", "n2", rate=2.0), saved_at=2.0)
-    save_network(file, between("n4", "n5"), saved_at=3.0)
-    found = there(latest_network(file, {"n2", "n1"}))
+    box = BoxHistory(tmp_path)
+    assert box.latest_network({"n1"}) is None
+    box.save_network(between("n1", "n2", "n3"), saved_at=1.0)
+    box.save_network(between("n1", "n2", rate=2.0), saved_at=2.0)
+    box.save_network(between("n4", "n5"), saved_at=3.0)
+    found = there(box.latest_network({"n2", "n1"}))
     assert found.bandwidth == between("n1", "n2", rate=2.0)
-    whole = there(latest_network(file, {"n3", "n1"}))
+    whole = there(box.latest_network({"n3", "n1"}))
     assert len(whole.bandwidth.samples) == 6
-    assert latest_network(file, {"n1", "n4"}) is None
+    assert box.latest_network({"n1", "n4"}) is None
 
 
 def result_of(speed: float, model: str = "alexnet", **more: Any) -> Result:
@@ -262,36 +261,36 @@ def run_folder(folder: Path, result: Result, finished_at: float, machine: Machin
     return folder
 
 
-def speeds(path: Path, *asked: Machine, **more: Any) -> list[float]:
+def speeds(box: BoxHistory, *asked: Machine, **more: Any) -> list[float]:
     """The speeds of the runs that were asked for."""
-    return [there(one.result.throughput).median for one in history.past(path, *asked, **more)]
+    return [there(one.result.throughput).median for one in box.past(*asked, **more)]
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path: Path) -> BoxHistory:
     """The history of a data folder with four runs: two of this machine, and of others."""
     folder = tmp_path / "runs"
     run_folder(folder / "20260101-000000-alexnet-1", result_of(1.0), 10.0)
     run_folder(folder / "20260102-000000-vgg16-1", result_of(2.0, "vgg16"), 20.0)
     run_folder(folder / "20260103-000000-alexnet-1", result_of(3.0), 30.0, machine_with(3))
     run_folder(folder / "20260104-000000-alexnet-1", result_of(4.0), 40.0, None)
-    return tmp_path / history.FILE
+    return BoxHistory(tmp_path)
 
 
-def test_runs_come_from_their_folders_whole_and_the_latest_first(runs: Path) -> None:
-    *_, second, first = history.past(runs)
-    assert first == history.Past(
+def test_runs_come_from_their_folders_whole_and_the_latest_first(runs: BoxHistory) -> None:
+    *_, second, first = runs.past()
+    assert first == Past(
         result=result_of(1.0),
         finished_at=10.0,
-        folder=str(runs.parent / "runs/20260101-000000-alexnet-1"),
+        folder=str(runs.runs / "20260101-000000-alexnet-1"),
         fingerprint=there(fingerprint(MACHINE)),
     )
     assert second.result == result_of(2.0, "vgg16")
-    run_folder(runs.parent / "runs/20260105-000000-alexnet-1", result_of(5.0), 50.0)
+    run_folder(runs.runs / "20260105-000000-alexnet-1", result_of(5.0), 50.0)
     assert speeds(runs) == [5.0, 4.0, 3.0, 2.0, 1.0]
 
 
-def test_they_are_found_by_machine_model_and_time(runs: Path) -> None:
+def test_they_are_found_by_machine_model_and_time(runs: BoxHistory) -> None:
     assert speeds(runs, MACHINE) == [2.0, 1.0]
     assert speeds(runs, Machine(source="none")) == []  # it cannot be identified
     assert speeds(runs, model="alexnet") == [4.0, 3.0, 1.0]
@@ -304,106 +303,79 @@ def test_cells_of_a_sweep_are_runs_and_short_runs_are_asked_for(tmp_path: Path) 
     sweep, screen = tmp_path / "runs/20260101-000000-sweep-1", tmp_path / "runs/20260102-000000-alexnet-1"
     run_folder(sweep / "cells/0001", result_of(1.0), 10.0)
     run_folder(screen / "screen/alone-1", result_of(2.0), 20.0)
-    path = tmp_path / history.FILE
-    assert speeds(path) == [1.0]
+    box = BoxHistory(tmp_path)
+    assert speeds(box) == [1.0]
     run_folder(sweep / "cells/0002", result_of(3.0), 30.0)
     run_folder(screen / "autotune/1-1", result_of(4.0), 40.0)
     (screen / "autotune/1-2").mkdir()
-    assert speeds(path) == [3.0, 1.0]
-    assert speeds(path, with_short=True) == [4.0, 3.0, 2.0, 1.0]
+    assert speeds(box) == [3.0, 1.0]
+    assert speeds(box, with_short=True) == [4.0, 3.0, 2.0, 1.0]
 
 
 def test_a_run_of_several_hosts_is_no_run_of_one(tmp_path: Path) -> None:
     rows = tuple(DeviceResult(device=one, batch_size=8) for one in on_hosts(cpu_devices(1), cpu_devices(1)))
     run_folder(tmp_path / "runs/1", msgspec.structs.replace(result_of(1.0), devices=rows), 10.0)
     run_folder(tmp_path / "runs/2", result_of(2.0), 20.0)
-    path = tmp_path / history.FILE
-    assert speeds(path) == [2.0]
-    assert speeds(path, of_hosts=True) == [1.0]
+    box = BoxHistory(tmp_path)
+    assert speeds(box) == [2.0]
+    assert speeds(box, of_hosts=True) == [1.0]
 
 
-def test_a_drill_and_what_cannot_be_read_are_left_out(runs: Path) -> None:
-    run_folder(runs.parent / "runs/5", result_of(5.0, drills=[{"kind": "slow"}]), 50.0)
-    run_folder(runs.parent / "runs/6", result_of(6.0), 60.0)
-    (runs.parent / "runs/6/result.json").write_text("{ cut off")
-    (runs.parent / "runs/7").write_text("no folder")
+def test_a_drill_and_what_cannot_be_read_are_left_out(runs: BoxHistory) -> None:
+    run_folder(runs.runs / "5", result_of(5.0, drills=[{"kind": "slow"}]), 50.0)
+    run_folder(runs.runs / "6", result_of(6.0), 60.0)
+    (runs.runs / "6/result.json").write_text("{ cut off")
+    (runs.runs / "7").write_text("no folder")
     assert speeds(runs) == [4.0, 3.0, 2.0, 1.0]
 
 
-def test_a_lost_file_is_made_again_but_for_runs_whose_folders_are_gone(runs: Path, tmp_path: Path) -> None:
-    assert history.add(runs, run_folder(tmp_path / "elsewhere", result_of(5.0), 50.0)) is None
+def test_a_lost_file_is_made_again_but_for_runs_whose_folders_are_gone(
+    runs: BoxHistory, tmp_path: Path
+) -> None:
+    assert runs.add(run_folder(tmp_path / "elsewhere", result_of(5.0), 50.0)) is None
     shutil.rmtree(tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "runs/20260101-000000-alexnet-1")
-    history.add(runs, tmp_path / "runs/20260104-000000-alexnet-1")
+    runs.add(tmp_path / "runs/20260104-000000-alexnet-1")
     assert speeds(runs) == [5.0, 4.0, 3.0, 2.0, 1.0]
-    runs.unlink()
+    runs.path.unlink()
     assert speeds(runs) == [4.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize("state", ["damaged", "later", "folder", "locked"])
 def test_runs_are_read_from_their_folders_if_the_file_cannot_be_used(
-    state: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+    state: str, runs: BoxHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gputopo.runs.history._READER_WAIT_S", 0.0)
-    with contextlib.closing(sqlite3.connect(runs, isolation_level=None)) as holder:
+    monkeypatch.setattr("gputopo.runs.history.READER_WAIT_S", 0.0)
+    with contextlib.closing(sqlite3.connect(runs.path, isolation_level=None)) as holder:
         if state == "damaged":
-            runs.write_bytes(GARBAGE)
+            runs.path.write_bytes(GARBAGE)
         if state == "later":
-            later_version(runs)
+            later_version(runs.path)
         if state == "folder":
-            runs.unlink()
-            runs.mkdir()
+            runs.path.unlink()
+            runs.path.mkdir()
         if state == "locked":
             holder.execute("BEGIN EXCLUSIVE")
         assert speeds(runs, MACHINE) == [2.0, 1.0]
-    assert runs.is_dir() or state != "damaged" or runs.read_bytes() == GARBAGE
+    assert runs.path.is_dir() or state != "damaged" or runs.path.read_bytes() == GARBAGE
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_file_of_an_earlier_version_keeps_what_it_has(version: int, runs: Path, tmp_path: Path) -> None:
-    history.save(runs, MACHINE, bandwidth_of(2), saved_at=1.0)
-    inside, gone = tmp_path / "runs/20260101-000000-alexnet-1", tmp_path / "runs/20250101-000000-alexnet-1"
-    run_folder(inside / "autotune/1-1", result_of(0.5), 5.0)
-    with contextlib.closing(sqlite3.connect(runs, isolation_level=None)) as connection:
-        connection.execute("DROP TABLE result")
-        if version == 2:
-            connection.execute(
-                "CREATE TABLE result (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, finished_at REAL "
-                "NOT NULL, folder TEXT NOT NULL, model TEXT NOT NULL, document BLOB NOT NULL)"
-            )
-            for folder, speed in ((inside, 1.0), (gone, 0.1)):
-                row = (
-                    fingerprint(MACHINE),
-                    speed,
-                    str(folder),
-                    "alexnet",
-                    schema.encode(result_of(speed)),
-                )
-                connection.execute(
-                    "INSERT INTO result (fingerprint, finished_at, folder, model, document) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    row,
-                )
-        connection.execute(f"PRAGMA user_version = {version}")
-    assert speeds(runs, with_short=True) == [4.0, 3.0, 2.0, 1.0, 0.5] + [0.1] * (version == 2)
-    assert history.latest(runs, MACHINE) is not None
-
-
-def _add_and_read(path: Path, number: int) -> None:
+def _add_and_read(folder: Path, number: int) -> None:
+    box = BoxHistory(folder)
     for place in range(10):
         name = f"{number}-{place}"
-        history.add(path, run_folder(path.parent / "elsewhere" / name, result_of(1.0), 1.0))
-        run_folder(path.parent / "runs" / name, result_of(1.0), 1.0)
-        assert next(history.past(path), None) is not None
+        box.add(run_folder(folder / "elsewhere" / name, result_of(1.0), 1.0))
+        run_folder(box.runs / name, result_of(1.0), 1.0)
+        assert next(box.past(), None) is not None
 
 
 def test_parallel_runs_lose_no_result_and_none_is_there_twice(tmp_path: Path) -> None:
-    path = tmp_path / history.FILE
+    box = BoxHistory(tmp_path)
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_add_and_read, args=(path, number)) for number in range(3)]
+    writers = [context.Process(target=_add_and_read, args=(tmp_path, number)) for number in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
-    names = [f"{where}/{a}-{b}" for where in ("elsewhere", "runs") for a in range(3) for b in range(10)]
-    assert sorted(one.folder for one in history.past(path)) == [str(tmp_path / name) for name in names]
+    names = [f"{where}/{a}-{b}" for where in ("elsewhere", "runs") for a in range(2) for b in range(10)]
+    assert sorted(one.folder for one in box.past()) == [str(tmp_path / name) for name in names]

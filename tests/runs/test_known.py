@@ -1,22 +1,26 @@
 """What is known before a run, and where its expected speed is from."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
-from gputopo.runs.known import alone_of_run, known_before, known_of_hosts, known_of_machines
+from gputopo.captures import read_bundled
+from gputopo.runs import BoxHistory, known_before, with_alone
 from gputopo.values.machine import Machine, MemoryMib, Nic, NicPort
+from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.program import job_of
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Known
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 from tests.invented_runs import gpu_devices, on_hosts
 from tests.runs.boxes import BATCH, ON_CPU, run, spec_of
+from tests.runs.test_history import run_folder
 
 MACHINE = read_bundled("7gforce")
 PLAN = Plan(
@@ -43,10 +47,8 @@ def core(spec: dict[str, Any]) -> RunSpec:
 def known(
     *past: Result, plan: Plan = PLAN, gpus: tuple[int, ...] = (0, 1), model: str = "vgg16", **spec: Any
 ) -> Known:
-    own = run(MACHINE, model, gpus=gpus)
-    devices = [row.device for row in own.devices]
     stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
-    return known_before(core(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, past, require(model))
+    return known_before(core(stored), [MACHINE], plan, past, require_workload(model))
 
 
 def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
@@ -80,12 +82,11 @@ def test_without_history_earlier_runs_do_not_count() -> None:
 
 
 def test_published_figures_of_the_same_gpus_and_job_are_the_last_source() -> None:
-    row = known(plan=UNPREDICTED, model="alexnet", batch_size=512)
+    row = known(plan=UNPREDICTED, model="alexnet")
     assert row.expected is None
     alike = {"variable_update": "replicated", "all_reduce": "nccl"}
-    devices = [one.device for one in run(MACHINE, "alexnet").devices]
-    spec = {**spec_of(MACHINE, "alexnet", (0, 1), ON_CPU), **alike}
-    found = there(known_before(core(spec), devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected)
+    spec = {**spec_of(MACHINE, "alexnet", (0, 1), ON_CPU), **alike, "batch_size": 512}
+    found = there(known_before(core(spec), [MACHINE], UNPREDICTED, ()).expected)
     assert found.source == "published for the same GPUs (rossumai)"
     assert found.low < found.images_per_sec < found.high
 
@@ -112,17 +113,20 @@ def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
         msgspec.structs.replace(gpu, memory_mib=MemoryMib(total=8192 + gpu.index)) for gpu in MACHINE.gpus[:2]
     ))  # fmt: skip
     devices = on_hosts(gpu_devices(1), gpu_devices(2))
-    found = known_of_machines(devices, [None, full])
+    found = known_on(devices, [None, full])
     assert found.memory_mib == {"1:0": 8192, "1:1": 8193}
     assert found.sharing == {1: (2,), 2: (1,)}
-    assert known_of_machines(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
+    assert known_on(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
+
+
+def known_on(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
+    spec = {**run_on_hosts().spec, "devices": msgspec.to_builtins(devices)}
+    return known_before(core(spec), machines, PLAN, ())
 
 
 def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
-    own = run_on_hosts()
-    devices = [row.device for row in own.devices]
-    spec = {**own.spec, **changed}
-    return known_of_hosts(core(spec), devices, (BATCH, BATCH), [MACHINE, None], plan, past)
+    spec = {**run_on_hosts().spec, **changed}
+    return known_before(core(spec), [MACHINE, None], plan, past)
 
 
 def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) -> Result:
@@ -177,12 +181,10 @@ def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
 
     devices = on_hosts(*[gpu_devices(1)] * 4)
     like = [with_port(100), with_port(100)]
-    assert known_of_machines(devices, [*like, with_port(100), None]).networks == {}
-    slower = known_of_machines(devices, [*like, with_port(25), None]).networks
+    assert known_on(devices, [*like, with_port(100), None]).networks == {}
+    slower = known_on(devices, [*like, with_port(25), None]).networks
     assert slower == {2: "its fastest port has 25 Gbit/s, the ports of the others 100"}
-    degraded = known_of_machines(
-        devices, [with_port(100), with_port(100), with_port(100, 200), None]
-    ).networks
+    degraded = known_on(devices, [*like, with_port(100, 200), None]).networks
     assert list(degraded) == [2]
     assert "mlx5_0" in degraded[2]
     assert "200" in degraded[2]
@@ -194,19 +196,22 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
     machine = msgspec.structs.replace(MACHINE, gpus=tuple(gpus))
     alone = run(machine, "alexnet", gpus=(0,))
     own = run(machine, "alexnet")
-    devices = [row.device for row in own.devices]
-    found = known_before(
-        core(own.spec), devices, (BATCH, BATCH), machine, PLAN, [alone], require("alexnet")
-    ).speeds
+    found = known_before(core(own.spec), [machine], PLAN, [alone], require_workload("alexnet")).speeds
     assert found[0].source.startswith("measured here: a run on one ")
     assert "published" in found[1].source or "datasheet" in found[1].source
     assert found[1].images_per_sec > found[1].low
 
 
-def test_the_speed_of_a_gpu_alone_is_that_of_the_same_job_on_it() -> None:
-    both, one = run(MACHINE, "vgg16"), run(MACHINE, "vgg16", gpus=(3,))
+def test_the_speed_of_a_gpu_alone_is_that_of_the_latest_run_of_the_same_job_on_it(tmp_path: Path) -> None:
+    both, alone = run(MACHINE, "vgg16", gpus=(0, 3)), run(MACHINE, "vgg16", gpus=(3,))
     both = msgspec.structs.replace(both, batch_size=BATCH)
-    assert alone_of_run(both, one) == {3: there(one.throughput).mean}
-    assert alone_of_run(both, both) == {}  # of two GPUs
-    assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NCHW"})) == {}
-    assert alone_of_run(msgspec.structs.replace(both, batch_size=BATCH + 1), one) == {}
+    another = msgspec.structs.replace(alone, spec={**alone.spec, "data_format": "NCHW"})
+    slower = run(MACHINE, "vgg16", gpus=(3,), slower=1.5)
+    history = BoxHistory(tmp_path)
+    for number, earlier in enumerate((slower, alone, another, both)):
+        run_folder(history.runs / str(number), earlier, float(number), MACHINE)
+    found = with_alone(both, MACHINE, (), history)
+    assert [row.alone_images_per_sec for row in found.devices] == [None, there(alone.throughput).mean]
+    assert found.alone == str(history.runs / "1")
+    other_batch = msgspec.structs.replace(both, batch_size=BATCH + 1)
+    assert with_alone(other_batch, MACHINE, (), history) == other_batch

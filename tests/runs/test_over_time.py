@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.runs.over_time import over_time
+from gputopo.runs import read_over_time
 from gputopo.values.run.bounded import CAPACITY
 from gputopo.values.run.events import Anomaly, Device, Event, GpuSample, RunStarted, Sample, Step, TowerMarks
 from gputopo.values.run.over_time import OverTime
@@ -23,7 +23,7 @@ def step(number: int, *busy_s: float) -> Step:
 
 def read(*events: Event) -> OverTime:
     """What the events of a run show."""
-    found = there(over_time([STARTED, *events]))
+    found = there(read_over_time([STARTED, *events]))
     return found
 
 
@@ -59,4 +59,4 @@ def test_a_long_run_has_as_many_points_as_a_short_one() -> None:
 
 
 def test_a_run_without_steps_has_nothing_to_show() -> None:
-    assert over_time([STARTED]) is None
+    assert read_over_time([STARTED]) is None

@@ -6,14 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
-from gputopo.prediction.one_gpu_speeds import Figure
-from gputopo.prediction.step import Placement
+from gputopo.captures import read_bundled
+from gputopo.prediction import Figure, Placement
 from gputopo.runs.past_runs import MAX_FACTOR, MAX_JOBS, figures_by_marks, learned, past_run, step_factor
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
 from gputopo.values.run.result import Result
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 from tests.runs.boxes import BATCH, ON_CPU, run
 
@@ -23,7 +22,7 @@ NCCL = Placement("replicated", None, "nccl")
 
 def of(results: Iterable[Result], figures: Sequence[Figure] = ()) -> Learned | None:
     past = [one for result in results if (one := past_run(result)) is not None]
-    return learned(MACHINE, past, figures, require)
+    return learned(MACHINE, past, figures, require_workload)
 
 
 def some(**numbers: Any) -> list[Result]:
@@ -46,10 +45,10 @@ def test_two_jobs_show_the_factor_between_steps_and_their_predictions(
 ) -> None:
     box = read_bundled(machine)
     past = [past_run(run(box, name, placing=placing, slower=slower)) for name in ("vgg16", "resnet152")]
-    found = there(learned(box, filter(None, past), (), require))
+    found = there(learned(box, filter(None, past), (), require_workload))
     assert (found.runs, found.jobs) == (2, 2)
     assert found.step_factor == pytest.approx(slower, rel=0.03)
-    one = there(learned(box, filter(None, past[:1]), (), require))
+    one = there(learned(box, filter(None, past[:1]), (), require_workload))
     assert (one.jobs, one.step_factor) == (1, 1.0)
 
 
@@ -152,7 +151,7 @@ def test_without_costs_or_marks_only_speeds_are_known_and_nothing_of_gpus_that_a
     unknown = there(learned(MACHINE, filter(None, map(past_run, some())), (), lambda _: None))
     assert (unknown.jobs, unknown.step_factor, len(unknown.speeds)) == (0, 1.0, 2)
     fewer = msgspec.structs.replace(MACHINE, gpus=MACHINE.gpus[2:], links=())
-    assert learned(fewer, filter(None, map(past_run, some())), (), require) is None
+    assert learned(fewer, filter(None, map(past_run, some())), (), require_workload) is None
     bare = [
         msgspec.structs.replace(
             one, devices=tuple(msgspec.structs.replace(row, weights_ms=None) for row in one.devices)

@@ -7,40 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.runs.screen import causes_of, device_rows
+from gputopo.runs import RunReadings, device_rows
+from gputopo.runs.screen import causes_of
 from gputopo.runs.screen_changes import changes
-from gputopo.runs.screen_order import alone_order, stages
+from gputopo.values.run.events import GpuSample, Sample
 from gputopo.values.run.plan import TimedRun
+from gputopo.values.run.result import DeviceResult
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import Causes, Verdict
 from tests import there
-
-
-def test_a_whole_screen_runs_each_alone_in_three_rounds_and_then_all() -> None:
-    assert [(stage.kinds[0], stage.number) for stage in stages(False)] == [
-        ("alone", 1),
-        ("alone", 2),
-        ("alone", 3),
-        ("independent", 1),
-    ]
-
-
-def test_a_quick_one_runs_all_at_once_first_and_further_rounds_as_a_whole_only() -> None:
-    first, *others = stages(True)
-    assert first.kinds == ("independent",)
-    assert [(stage.kinds[0], stage.whole) for stage in others] == [
-        ("alone", False),
-        ("together", False),
-        ("alone", True),
-        ("alone", True),
-    ]
-
-
-def test_rounds_alternate_and_slow_devices_come_first() -> None:
-    assert alone_order([0, 1, 2, 3], 1, {}) == [0, 1, 2, 3]
-    assert alone_order([0, 1, 2, 3], 2, {}) == [3, 2, 1, 0]
-    assert alone_order([0, 1, 2, 3], 1, {2: "slow", 1: "cannot tell"}) == [2, 0, 1, 3]
-
+from tests.invented_runs import gpu_devices, step
 
 WELL = {"graphics_mhz": 1900.0, "temperature_c": 70.0, "power_w": 150.0, "pcie_gen": 3.0, "pcie_width": 16.0}
 
@@ -172,6 +148,27 @@ def runs(
         )
         for number in range(rounds)
         for gpu, speed in speeds.items()
+    )
+
+
+def test_a_short_run_reads_the_means_of_what_slows_a_gpu_and_the_medians_of_its_row() -> None:
+    (device,) = gpu_devices(1)
+    readings = RunReadings((device,))
+    for number, mask in enumerate((0x20, 0x20, 0x20, 0), start=-1):  # warm until its second counted step
+        sample = GpuSample(gpu=0, graphics_mhz=1500, throttle_mask=mask, other_processes=1)
+        readings.add(Sample(time_s=float(number), gpus=(sample,)))
+        readings.add(step(number, [(0.0, 0.1)]))
+    row = DeviceResult(
+        device=device, batch_size=8, weights_ms=10.0, compute_ms=30.0, graphics_mhz=1490, temperature_c=70
+    )
+    assert readings.of_device(row) == GpuReading(
+        graphics_mhz=1490,
+        temperature_c=70,
+        throttled_power=0.0,
+        throttled_thermal=0.5,
+        throttled_hardware=0.0,
+        other_processes=1.0,
+        weights_share=0.25,
     )
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import document_lines, run_document
-from gputopo.runs.summary import Summary, summarise
+from gputopo.runs import Summary, summarise
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (

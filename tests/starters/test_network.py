@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.copies.network import ALL_BYTES, BYTES
+from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES
 from tests.kit.dialects.nccl_tests import one_size
 from tests.starters.cluster import Cluster
 from tests.starters.runs import GPUTOPO, WAYS, environ

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.sweeps.expand import CellBox, Expanded, differences, expand, ordered
-from gputopo.sweeps.matrix import Matrix, MatrixTable, Value, When
+from gputopo.sweeps import CellBox, Matrix, expand_matrix
+from gputopo.sweeps.expand import Expanded
+from gputopo.sweeps.matrix import MatrixTable, Value, When
 from gputopo.values.errors import UsageError
 
 CPU = CellBox(backend="cpu")
@@ -17,7 +18,7 @@ FOUR = CellBox(backend="gpu", gpus=(0, 1, 2, 3), links=HOPS, default_devices=4)
 
 
 def of(axes: dict[str, tuple[Value, ...]], box: CellBox = CPU, **more: object) -> Expanded:
-    return expand(Matrix(title="T", tables=(MatrixTable(name="1", axes=axes),), **more), box)  # type: ignore[arg-type]
+    return expand_matrix(Matrix(title="T", tables=(MatrixTable(name="1", axes=axes),), **more), box)  # type: ignore[arg-type]
 
 
 values = st.lists(st.integers(1, 99) | st.sampled_from(["a", "b", "c", False, True]), min_size=1, max_size=4)
@@ -53,14 +54,15 @@ def test_a_random_order_is_a_permutation_and_the_same_for_a_seed(
     axes: dict[str, list[Value]], seed: int
 ) -> None:
     cells = of({name: tuple(listed) for name, listed in axes.items()}, repeats=2).cells
-    shuffled = ordered(cells, "random", seed)
+    random = Matrix(tables=(), order="random")
+    shuffled = random.ordered(cells, seed)
     assert sorted(cell.number for cell in shuffled) == [cell.number for cell in cells]
-    assert shuffled == ordered(cells, "random", seed)
+    assert shuffled == random.ordered(cells, seed)
 
 
 def test_rounds_run_each_cell_once_before_any_again() -> None:
-    cells = of({"batch_size": (1, 2)}, repeats=2).cells
-    assert [(cell.options["batch_size"], cell.repeat) for cell in ordered(cells, "rounds", None)] == [
+    cells, rounds = of({"batch_size": (1, 2)}, repeats=2).cells, Matrix(tables=(), order="rounds")
+    assert [(cell.options["batch_size"], cell.repeat) for cell in rounds.ordered(cells, None)] == [
         ("1", 1),
         ("2", 1),
         ("1", 2),
@@ -143,9 +145,9 @@ def test_only_cells_that_match_one_of_the_only_tables_run() -> None:
 def test_cells_that_must_be_asked_for_are_left_out_otherwise() -> None:
     table = MatrixTable(name="pairs", axes={"gpus": ("pairs-by-link",)}, asked="compare_pairs")
     matrix = Matrix(title="T", tables=(table,))
-    assert {cell.reason for cell in expand(matrix, FOUR).cells} == {"only with --compare-pairs"}
+    assert {cell.reason for cell in expand_matrix(matrix, FOUR).cells} == {"only with --compare-pairs"}
     asked = CellBox(backend="gpu", gpus=(0, 1), links={(0, 1): "PIX"}, asked=frozenset({"compare_pairs"}))
-    assert [cell.state for cell in expand(matrix, asked).cells] == ["pending"]
+    assert [cell.state for cell in expand_matrix(matrix, asked).cells] == ["pending"]
 
 
 def test_a_matrix_without_bounds_is_refused() -> None:
@@ -154,6 +156,6 @@ def test_a_matrix_without_bounds_is_refused() -> None:
 
 
 def test_differences_count_what_is_new_and_gone() -> None:
-    before, now = of({"batch_size": (1, 2)}).cells, of({"batch_size": (1, 3, 4)}).cells
-    assert differences(before, now) == (2, 1)
-    assert differences(before, before) == (0, 0)
+    before, now = of({"batch_size": (1, 2)}), of({"batch_size": (1, 3, 4)})
+    assert now.differences(before.cells) == (2, 1)
+    assert before.differences(before.cells) == (0, 0)

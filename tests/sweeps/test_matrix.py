@@ -1,20 +1,22 @@
 """A matrix's file: what it may hold, and what is said of mistakes."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.jobs.sweep_cells import UNFIT, known_options
-from gputopo.sweeps.matrix import PRESETS, Matrix, preset_text, read
+from gputopo.sweeps import PRESETS, Matrix, matrix_source, parse_matrix
 from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.run.options import SweepOptions
 
 MODEL = '[matrix]\nmodel = "alexnet"\n'
 
 
 def matrix(text: str) -> Matrix:
-    return read(text, known_options(), origin="m.toml", unfit=UNFIT)
+    return parse_matrix(text, known_options(), origin="m.toml", unfit=UNFIT)
 
 
 def refused(text: str) -> str:
@@ -73,7 +75,7 @@ def test_a_mistake_names_the_file_and_what_to_do(text: str, says: str) -> None:
     assert refused(text).startswith("m.toml: ")
 
 
-@pytest.mark.parametrize("text", ["[matrix", "a = 1\na = 2", "x" * (1 << 21)])
+@pytest.mark.parametrize("text", ["[matrix", "a = 1\na = 2", "x"])
 def test_what_is_no_toml_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"m\.toml is"):
         matrix(text)
@@ -87,10 +89,22 @@ def test_any_text_is_a_matrix_or_an_error_that_can_be_acted_on(text: str) -> Non
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_each_preset_is_a_matrix(name: str) -> None:
-    assert matrix(preset_text(name)).tables
+    assert matrix(matrix_source(SweepOptions(preset=name))[1]).tables
 
 
 def test_an_unknown_preset_has_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
-        preset_text("tensorpac")
+        matrix_source(SweepOptions(preset="tensorpac"))
     assert "did you mean tensorpack?" in caught.value.hint
+
+
+def test_a_file_that_cannot_be_read_as_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "m.toml"
+    for content, says in ((b"x" * (2 << 20), "too large"), (b"\xff", "not UTF-8"), (None, "cannot read")):
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(InputError, match=says):
+            matrix_source(SweepOptions(matrix=file))
+    file.write_text(MODEL)
+    assert matrix_source(SweepOptions(matrix=file)) == ("m.toml", MODEL)

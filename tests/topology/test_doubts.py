@@ -1,16 +1,7 @@
 from itertools import combinations
 
-import pytest
-from msgspec.structs import replace
-
-from gputopo.topology.doubts import (
-    believed_links,
-    cut_affinities,
-    lacks_nvlinks,
-    near_across_nodes,
-    sys_within_node,
-)
-from gputopo.values.machine import Gpu, Hop, Host, Link, Machine
+from gputopo.topology import believed_links, implausible_pairs
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 
 def matrix(hop: Hop, nodes: list[int | None], **fields: object) -> Machine:
@@ -22,23 +13,15 @@ def matrix(hop: Hop, nodes: list[int | None], **fields: object) -> Machine:
     )
 
 
-def with_affinities(*cpus: str | None) -> Machine:
-    machine = matrix(Hop.NODE, [None] * len(cpus))
-    gpus = (replace(gpu, cpu_affinity=one) for gpu, one in zip(machine.gpus, cpus, strict=True))
-    return replace(machine, gpus=tuple(gpus))
-
-
 def test_sys_belongs_between_numa_nodes_and_all_else_within_one() -> None:
-    assert sys_within_node(matrix(Hop.SYS, [0, 0, 1])) == ((0, 1),)
-    assert sys_within_node(matrix(Hop.NODE, [0, 0, 1])) == ()
-    assert near_across_nodes(matrix(Hop.PHB, [0, 0, 1])) == ((0, 2), (1, 2))
-    assert near_across_nodes(matrix(Hop.SYS, [0, 0, 1])) == ()
+    assert implausible_pairs(matrix(Hop.SYS, [0, 0, 1])) == (((0, 1),), ())
+    assert implausible_pairs(matrix(Hop.PHB, [0, 0, 1])) == ((), ((0, 2), (1, 2)))
 
 
 def test_an_unknown_node_is_no_sign_of_anything() -> None:
     for hop in Hop:
         machine = matrix(hop, [None, 0, None])
-        assert sys_within_node(machine) == near_across_nodes(machine) == ()
+        assert implausible_pairs(machine) == ((), ())
 
 
 def test_sys_within_a_node_is_believed_as_node_and_all_other_classes_as_they_are() -> None:
@@ -48,40 +31,3 @@ def test_sys_within_a_node_is_believed_as_node_and_all_other_classes_as_they_are
         (0, 2): Hop.SYS,
         (1, 2): Hop.SYS,
     }
-
-
-@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB"])
-def test_a_board_made_for_nvlink_that_shows_none_is_doubted(name: str) -> None:
-    assert lacks_nvlinks(matrix(Hop.SYS, [0, 0, 1, 1], name=name)) == (name,)
-
-
-def test_models_with_bridges_or_without_nvlink_may_show_none() -> None:
-    for name in ["NVIDIA GeForce RTX 3090", "Tesla T4", "no such card", None]:
-        assert lacks_nvlinks(matrix(Hop.SYS, [0, 0, 1, 1], name=name)) == ()
-
-
-def test_an_unknown_number_of_nvlinks_is_no_sign_that_there_are_none() -> None:
-    machine = matrix(Hop.SYS, [0, 0], name="NVIDIA A100-SXM4-80GB")
-    unknown = tuple(replace(link, nvlinks=None) for link in machine.links)
-    assert lacks_nvlinks(replace(machine, links=unknown)) == ()
-
-
-def test_a_few_scattered_cpus_are_a_jobs() -> None:
-    for cpus in ["0", "169,171,173", "0,2,4,6,8,10", "3,67"]:
-        (found,) = cut_affinities(with_affinities(cpus))
-        assert (found.gpu, found.cpus) == (0, cpus)
-
-
-def test_whole_cores_and_long_lists_are_a_nodes() -> None:
-    for cpus in ["0-3", "0-19", "0-9,20-29", "0,2,4,6,8,10,12,14", "56-63,120-127", None]:
-        assert cut_affinities(with_affinities(cpus)) == ()
-
-
-def test_a_gpu_without_cpus_beside_others_with_some_is_far_from_the_jobs_cpus() -> None:
-    assert [one.gpu for one in cut_affinities(with_affinities("0-31", None))] == [1]
-    assert cut_affinities(with_affinities(None, None)) == ()
-
-
-def test_a_small_machine_may_have_so_few_cpus() -> None:
-    machine = replace(with_affinities("0", "2"), host=Host(logical_cpus=4))
-    assert cut_affinities(machine) == ()

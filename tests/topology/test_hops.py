@@ -5,7 +5,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.topology.hops import class_name, hop_between, is_within, islands, nearness
+from gputopo.topology import class_name, hop_between, is_within, islands, nearness
 from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
 from tests.matrices import DGX1_P100, FOUR_AND_FOUR, SEVEN, machine_of
 

@@ -4,13 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.topology.identities import (
-    names_identity,
-    program_name,
-    scrubbed,
-    scrubbed_line,
-    without_identities,
-)
+from gputopo.topology import program_name, without_identities
+from gputopo.topology.identities import names_identity, scrubbed, scrubbed_line
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End

@@ -1,8 +1,9 @@
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from gputopo.topology.peer_access import acs_bridges, chips_differ, statuses, why_off, with_reasons
+from gputopo.topology import P2P_CAUSES, acs_bridges, why_p2p_off, with_p2p_reasons
+from gputopo.topology.peer_access import P2pCause, chips_differ
 from gputopo.values.machine import Hop, Machine
 from tests import there
 from tests.findings.boxes import PORT, UP, Change, all_of, down, every_gpu, gpu, host, node, pair, sound
@@ -14,7 +15,7 @@ GEFORCE = every_gpu(name="NVIDIA GeForce RTX 4090")
 
 
 def cause(machine: Machine) -> str | None:
-    off = why_off(machine, machine.links[0])
+    off = why_p2p_off(machine, machine.links[0])
     return off.cause if off else None
 
 
@@ -22,6 +23,10 @@ def test_a_pair_that_is_on_or_not_known_has_no_cause() -> None:
     assert cause(sound(2)) is None
     assert cause(pair(0, 1, p2p_read=None, p2p_write=None)(sound(2))) is None
     assert cause(pair(0, 1, p2p_read="UNKNOWN", p2p_write="UNKNOWN")(sound(2))) is None
+
+
+def test_every_cause_has_a_text() -> None:
+    assert set(P2P_CAUSES) == set(get_args(P2pCause))
 
 
 CAUSES: list[tuple[str, Change]] = [
@@ -47,10 +52,10 @@ CAUSES: list[tuple[str, Change]] = [
 def test_the_facts_of_a_machine_give_the_cause() -> None:
     for expected, change in CAUSES:
         machine = change(sound(2))
-        off = there(why_off(machine, machine.links[0]))
+        off = there(why_p2p_off(machine, machine.links[0]))
         assert off.cause == expected
         assert off.says
-        assert off.status in statuses(machine.links[0])
+        assert off.status in machine.links[0].p2p_refusals
 
 
 def test_the_first_cause_counts_where_there_are_several() -> None:
@@ -97,13 +102,13 @@ def test_a_pair_with_nvlinks_is_not_off_for_the_policy_of_pcie() -> None:
 def test_no_fix_exists_is_an_answer() -> None:
     for change in (CAUSES[1][1], CAUSES[2][1], CAUSES[4][1]):
         machine = change(sound(2))
-        off = there(why_off(machine, machine.links[0]))
+        off = there(why_p2p_off(machine, machine.links[0]))
         assert off.fix is None
 
 
 def test_in_a_virtual_machine_the_chipset_is_an_invented_one() -> None:
     machine = CAUSES[8][1](sound(2))
-    off = there(why_off(machine, machine.links[0]))
+    off = there(why_p2p_off(machine, machine.links[0]))
     assert "virtual machine" in off.says
 
 
@@ -128,10 +133,10 @@ def test_a_cause_stands_before_the_words_for_a_code_and_those_before_an_unknown_
         pair(0, 2, p2p_reason="reported", **OFF),
         pair(1, 3, p2p_reason="reported", **CHIPSET),
     )
-    filled = with_reasons(all_of(*pairs)(sound(4)))
+    filled = with_p2p_reasons(all_of(*pairs)(sound(4)))
     reasons = {(link.a, link.b): link.p2p_reason for link in filled.links}
     assert reasons[0, 1] == "unknown cause"
     assert reasons[0, 2] == "reported"
     assert "chipset" in (reasons[1, 3] or "")
     assert reasons[2, 3] is None
-    assert with_reasons(filled) == filled
+    assert with_p2p_reasons(filled) == filled

@@ -3,7 +3,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.topology.hops import halves, is_within, reduction_groups
+from gputopo.topology import is_within, reduction_groups
 from gputopo.values.machine import Hop
 from tests.matrices import DGX1_P100, DGX1_V100, SEVEN, machine_of
 
@@ -58,12 +58,3 @@ def test_every_tower_is_in_one_group_of_close_ones(drawn: tuple[str, list[int], 
         )
         for group in groups:
             assert all(is_within(machine.link(gpus[a], gpus[b]), farthest) for a, b in combinations(group, 2))
-
-
-@given(st.integers(0, 40))
-def test_halves_have_all_towers_and_differ_by_one(towers: int) -> None:
-    groups = halves(towers)
-    assert [tower for group in groups for tower in group] == list(range(towers))
-    assert len(groups) <= 2
-    assert all(groups)
-    assert len(groups[0]) - len(groups[-1]) <= 1 if groups else towers == 0

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values.machine import Host, Machine
 from tests.invented_bandwidths import machine_with
 from tests.matrices import changed

@@ -3,7 +3,7 @@ import itertools
 import msgspec
 import pytest
 
-from gputopo.topology.identities import without_identities
+from gputopo.topology import without_identities
 from gputopo.values.machine import Gpu, GpuProcess, Hop, Link, Machine
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
+from gputopo.cli.parsing import typed_words
 from gputopo.values.errors import UsageError
 from gputopo.values.option import (
     MAX_INT,
@@ -20,7 +21,6 @@ from gputopo.values.option import (
     parameters_of,
     require_choice,
     shown,
-    typed_words,
 )
 
 

@@ -2,6 +2,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.findings.rising import max_counters
 from gputopo.values import schema
 from gputopo.values.machine import (
     ClockMhz,
@@ -16,7 +17,7 @@ from gputopo.values.machine import (
     Sample,
     Throttle,
 )
-from gputopo.values.samples import at_samples, facts_of, gpu_with, max_counters, same
+from gputopo.values.samples import at_samples, facts_of, gpu_with, same
 
 GPU = Gpu(
     index=3,

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.findings.sources import fact_in_words
+from gputopo.report.findings import subjects_in_words
 from gputopo.values import schema
 from gputopo.values.facts import (
     EVERY,
@@ -14,13 +16,12 @@ from gputopo.values.facts import (
     at_nic,
     at_numa_node,
     at_pci,
-    fact_in_words,
     item,
     single_facts,
     values_at,
 )
 from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, NvLink, PciNode
-from gputopo.values.subject import DRIVER, MACHINE, Subject, subjects_in_words
+from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 gpus = st.integers(0, 40)
 subjects = st.one_of(

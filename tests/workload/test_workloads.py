@@ -2,9 +2,8 @@
 
 import pytest
 
-from gputopo.workload import workloads as workload
-from gputopo.workload.architectures import architectures
-from gputopo.workload.sketch import Padding, Sketch
+from gputopo.workload import Padding, known_architectures, require_workload
+from gputopo.workload.sketch import Sketch
 
 # Trainable numbers, and those of moving statistics as well, as tf_cnn_benchmarks builds the networks
 # (1001 and 11 classes); the last two as the Keras examples have them.
@@ -49,14 +48,14 @@ PARAMETERS = {
 
 
 def test_parameters_are_exactly_the_published_ones() -> None:
-    for name in architectures():
-        drawn = architectures()[name].sketch().variables
+    for name in known_architectures():
+        drawn = known_architectures()[name].sketch().variables
         trained = sum(one.size for one in drawn if one.trainable)
         assert (trained, sum(one.size for one in drawn)) == PARAMETERS[name]
 
 
 def test_every_network_is_checked() -> None:
-    assert set(architectures()) == set(PARAMETERS)
+    assert set(known_architectures()) == set(PARAMETERS)
 
 
 # From the static table of a CPU benchmark of tf_cnn_benchmarks (103, 155, 219, 89 and 63 MB), which took it
@@ -71,14 +70,14 @@ def test_features_and_products_are_those_of_the_published_table() -> None:
         ("inception3", 89.0 - 4 * 4 * 8 * 8 * 768 / 2**20, 5.71),
         ("vgg19", 62.5, 19.63),
     ]:
-        load = workload.require(name)
+        load = require_workload(name)
         assert load.feature_bytes / 2**20 == pytest.approx(feature_mib, abs=0.05)
         assert load.multiply_accumulates / 1e9 == pytest.approx(giga_products, abs=0.005)
 
 
 def test_blocks_add_up_to_the_whole() -> None:
-    for name in architectures():
-        load = workload.require(name)
+    for name in known_architectures():
+        load = require_workload(name)
         assert sum(block.parameters for block in load.blocks) == load.parameters, name
         names = [block.name for block in load.blocks]
         assert len(set(names)) == len(names), name

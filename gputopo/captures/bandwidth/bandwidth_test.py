@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import runs
-from gputopo.captures.bandwidth.texts import Program, ProgramRead, positive, understood_of
+from gputopo.captures.bandwidth.texts import Program, ProgramRead, Results, positive, understood_of
 from gputopo.captures.matching import SINGLE_DEVICE
-from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.ends import HOST, End
 from gputopo.values.machine import Gpu, Machine
 
@@ -49,10 +49,10 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
 def _as(machine: Machine, index: int) -> Machine:
     bandwidth = matching.renumbered_bandwidth(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
     note = f"{SOURCE} calls its only device 0; read as GPU {index} because of the number in the file name"
-    return msgspec.structs.replace(
+    return replace(
         machine,
-        gpus=(msgspec.structs.replace(machine.gpus[0], index=index),),
-        bandwidth=msgspec.structs.replace(bandwidth, notes=(*bandwidth.notes, note)),
+        gpus=(replace(machine.gpus[0], index=index),),
+        bandwidth=replace(bandwidth, notes=(*bandwidth.notes, note)),
     )
 
 
@@ -114,27 +114,19 @@ def read(text: str, *, origin: str) -> ProgramRead:
     del origin  # nothing is refused: an impossible line is not understood
     reader = _Reader()
     understood = understood_of(text, reader.add)
-    bandwidth = Bandwidth(
-        source=SOURCE,
-        samples=tuple(sample for _, sample in reader.samples),
-        not_measured=tuple(reader.not_measured),
-        complete=reader.complete and reader.is_whole,
-        notes=tuple(reader.notes),
-    )
-    bandwidth, headings = runs.with_runs(bandwidth, text, [line for line, _ in reader.samples])
+    reader.complete &= reader.is_whole
+    bandwidth = runs.with_runs(reader.bandwidth(), text, reader.lines)
     gpus = tuple(Gpu(index=index, name=name) for index, name in sorted(reader.gpus.items()))
-    return ProgramRead(Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth), understood | headings)
+    return ProgramRead(Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth), understood)
 
 
-class _Reader:
+class _Reader(Results):
     """The runs of a text, read line by line; `index`: the GPU of the run."""
 
     def __init__(self) -> None:
         self.gpus: dict[int, str | None] = {}  # names by index
-        self.samples: list[tuple[int, Sample]] = []  # with line numbers
-        self.not_measured: list[NotMeasured] = []
-        self.notes: dict[str, None] = {}
-        self.complete = True  # all runs except the last are complete
+        super().__init__(SOURCE)
+        self.lines: list[int] = []  # of the samples
         self.visible: int | None = None  # CUDA_VISIBLE_DEVICES
         self.exported = False  # if False, it is for one run only
         self._begin()
@@ -170,13 +162,13 @@ class _Reader:
             self._device(*(device.groups() if device.re is _DEVICE else ("0", device[1])))
         elif _FAILED.match(line):
             what = f"{SOURCE}: {self.kind or 'the whole run'}"
-            self.not_measured.append(NotMeasured(what=what, reason=f"{SOURCE} reported: {line[:160]}"))
+            self.skip(what, f"{SOURCE} reported: {line[:160]}")
             self.waits, self.ended, self.has_failed = True, _RESULT.match(line) is not None, True
         elif _RESULT.match(line):
             self.ended = True
         elif _IN_WORDS.match(line) and self.has_failed:
-            last = self.not_measured.pop()
-            self.not_measured.append(NotMeasured(what=last.what, reason=f"{last.reason} {line}"))
+            last = self.skipped.pop()
+            self.skip(last.what, f"{last.reason} {line}")
         else:
             return self._set(line) or self._number(number, line) or _PROSE.match(line) is not None
         return True
@@ -248,24 +240,27 @@ class _Reader:
         value = float(f"{value * scale:.12g}")  # 763.5 MB/s are 0.7635 GB/s, not 0.7635000000000001
         self.waits = not last
         if self.device_count > 1:
-            what = f"{SOURCE}: {self.kind} of {bytes_copied} bytes for each of {self.device_count} devices"
-            reason = f"it prints only the sum over its devices, one after another: {value:g} GB/s"
-            self.not_measured.append(NotMeasured(what=what, reason=reason))
+            self.skip(
+                f"{SOURCE}: {self.kind} of {bytes_copied} bytes for each of {self.device_count} devices",
+                f"it prints only the sum over its devices, one after another: {value:g} GB/s",
+            )
             return True
         index = (self.visible or 0) if self.index is None else self.index
         self.gpus.setdefault(index, None)
         here = End.of_gpus(index)
         source, destination = {"h2d": (HOST, here), "d2h": (here, HOST)}.get(self.kind, (here, here))
-        sample = Sample(
-            kind=self.kind,
-            source=source,
-            destination=destination,
-            bytes=bytes_copied,
-            pinned=None if self.kind == "d2d_local" else self.pinned,
-            method="driver",
-            median_gb_per_s=value,
+        self.lines.append(line_number)
+        self.samples.append(
+            Sample(
+                kind=self.kind,
+                source=source,
+                destination=destination,
+                bytes=bytes_copied,
+                pinned=None if self.kind == "d2d_local" else self.pinned,
+                method="driver",
+                median_gb_per_s=value,
+            )
         )
-        self.samples.append((line_number, sample))
         return True
 
 

@@ -251,11 +251,9 @@ class _Reader:
             each = len(words) // count
             if each == 8 and count == 1 and not self.by_iteration:
                 continue
-            timed = [
-                self._timed(words[each * half : each * (half + 1)], size, in_place=half > 0)
-                for half in range(count)
-            ]
-            found = tuple(one for one in timed if one is not None)
+            halves = [words[:each], words[each:]][:count]
+            timed = [self._timed(half, size, in_place=at > 0) for at, half in enumerate(halves)]
+            found = tuple(half for half in timed if half is not None)
             if len(found) == count:
                 return found
         return ()
@@ -265,24 +263,11 @@ class _Reader:
         us, algorithm, bus = (_number(word) for word in words[:3])
         errors = {3: "?", 5: words[-1]}.get(len(words)) or words[3]
         wrong = _number(errors.rstrip("*"))
-        if (
-            us is None
-            or us <= 0
-            or algorithm is None
-            or bus is None
-            or (wrong is None and errors not in ("N/A", "?"))
-        ):
+        if not us or algorithm is None or bus is None or (wrong is None and errors not in ("N/A", "?")):
             return None
-        counted = wrong is not None and (self.counts_wrong or re.fullmatch(r"\d+", errors))
-        found = Timed(
-            in_place,
-            us,
-            algorithm,
-            bus,
-            int(wrong) if counted and wrong is not None else None,
-            errors == "N/A",
-        )
-        return found if size == 0 or found.agrees(size, _rounding(words[0])) else None
+        is_count = wrong is not None and (self.counts_wrong or re.fullmatch(r"\d+", errors))
+        timed = Timed(in_place, us, algorithm, bus, int(wrong or 0) if is_count else None)
+        return timed if size == 0 or timed.agrees(size, _rounding(words[0])) else None
 
     def _end(self, line: str) -> bool:
         """Read a line below the table, or a line about a failure."""

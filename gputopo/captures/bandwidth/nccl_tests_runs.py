@@ -7,14 +7,15 @@ the place `hosts`, and no GPU is listed. Host names are dropped, because they id
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import matching
+from gputopo.captures.bandwidth.texts import Results
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.bandwidth import SEPARATE_RUNS, Failure, Kind, Sample
 from gputopo.values.ends import ALL_GPUS, HOSTS, End
-from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
@@ -66,7 +67,6 @@ class Timed:
     algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int | None = None
-    unchecked: bool = False  # printed as N/A
 
     def agrees(self, size: int, rounding: float = 0.0) -> bool:
         """Return whether time and rates match the number of bytes. `rounding`: share of the time."""
@@ -140,16 +140,13 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
     single = len(hosts) <= 1
     listed = [rank for run in runs if single and run.is_listed for rank in run.ranks]
     gpus, index_of = _gpus(listed)
-    notes: list[str] = []
+    results = Results(SOURCE, complete=all(run.complete for run in runs))
     if not single and all(len({rank.host for rank in run.ranks}) <= 1 for run in runs):
-        notes.append(
-            f"{SOURCE}: the runs are of {len(hosts)} machines; only the runs of one machine are judged"
-        )
-    samples: list[Sample] = []
-    failures: list[Failure] = []
-    not_measured: list[NotMeasured] = []
+        note = f"{SOURCE}: the runs are of {len(hosts)} machines; only the runs of one machine are judged"
+        results.notes[note] = None
     if (separate := _separate(runs)) is not None:
-        failures.append(separate)
+        results.failures[separate] = None
+        results.complete = True
         runs = []
     for number, run in enumerate(runs, 1):
         program = run.program or _guessed(run, mentioned)
@@ -158,17 +155,15 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
         if program is None:
             if run.rows:
                 what = f"{SOURCE}: {len(run.rows)} sizes of an unknown operation"
-                why = "neither the command nor the name of the program is in the output"
-                not_measured.append(NotMeasured(what=what, reason=why))
-            failures += _failures(run, "allreduce", place)
+                results.skip(what, "neither the command nor the name of the program is in the output")
+            results.failures |= _failures(run, "allreduce", place)
             continue
         kind = KINDS[program]
-        failures += _failures(run, kind, place)
+        results.failures |= _failures(run, kind, place)
         if run.by_cpu_time:
-            why = "it reports CPU time (-C), not the transfer time"
-            not_measured.append(NotMeasured(what=f"{SOURCE}: {kind}", reason=why))
+            results.skip(f"{SOURCE}: {kind}", "it reports CPU time (-C), not the transfer time")
             continue
-        notes += _notes(run, kind, ranks, hosts_of_run)
+        results.notes |= dict.fromkeys(_notes(run, kind, ranks, hosts_of_run))
         common = Sample(
             kind=kind,
             source=place,
@@ -179,16 +174,8 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
             nccl=tuple(run.facts),
             run=label,
         )
-        samples += _samples(run, common)
-    bandwidth = Bandwidth(
-        source=SOURCE,
-        samples=tuple(samples),
-        failures=tuple(failures),
-        not_measured=tuple(not_measured),
-        complete=all(run.complete for run in runs),
-        notes=tuple(dict.fromkeys(notes)),
-    )
-    return Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth)
+        results.samples += _samples(run, common)
+    return Machine(source=SOURCE, gpus=gpus, bandwidth=results.bandwidth())
 
 
 def _separate(runs: Sequence[NcclRun]) -> Failure | None:
@@ -205,11 +192,12 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     alone = not any(one.bus_gb_per_s for one in timed) and processes == len(ranks)
     tables = [id(run.ranks) for run in runs if run.rows]
     mixed = any(
-        _repeat(each, other)
+        one.host != other.host and (one.number, one.group) == (other.number, other.group)
         for key, each in listed.items()
-        for other in listed.values()
+        for others in listed.values()
         # If there are fewer tables than lists, a list without a table is from a run that was cut off.
-        if other is each or (key not in tables and len(tables) >= processes)
+        if others is each or (key not in tables and len(tables) >= processes)
+        for one, other in product(each, others)
     )
     if not alone and not mixed:
         return None
@@ -220,18 +208,12 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     return Failure(kind=kind, source=place, destination=place, reason=SEPARATE_RUNS, says=says)
 
 
-def _repeat(some: Sequence[Rank], others: Sequence[Rank]) -> bool:
-    """Return whether a rank is listed with different hosts."""
-    hosts = {(one.number, one.group): one.host for one in some}
-    return any(hosts.get((one.number, one.group), one.host) != one.host for one in others)
-
-
 def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
     """Yield a sample for each half of each row. `common`: the facts that all samples of a run share."""
     groups = len({rank.group for rank in run.ranks})
     for row in run.rows:
         for timed in row.timed:
-            yield msgspec.structs.replace(
+            yield replace(
                 common,
                 bytes=row.bytes,
                 group=f"{groups} groups of GPUs at once" if groups > 1 else None,
@@ -254,25 +236,17 @@ def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
     by_bus: dict[tuple[int, str], Rank] = {}
     for rank in ranks:
         by_bus.setdefault((rank.device, rank.bus or ""), rank)
-    found = list(by_bus.values())
-    if len({rank.device for rank in found}) < len(found):
-        found.sort(
-            key=lambda rank: (int(rank.bus or "0", 16) if ":" not in (rank.bus or "") else 0, rank.bus or "")
-        )
-        numbers = {(rank.device, rank.bus or ""): number for number, rank in enumerate(found)}
-    else:
-        numbers = {(rank.device, rank.bus or ""): rank.device for rank in found}
-    devices = {numbers[key]: ListedGpu(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
+    numbers = {key: key[0] for key in by_bus}
+    if len({*numbers.values()}) < len(numbers):
+        in_order = sorted(by_bus, key=lambda key: (0 if ":" in key[1] else int(key[1] or "0", 16), key[1]))
+        numbers = {key: number for number, key in enumerate(in_order)}
+    # If only its bus is known, without the domain, a GPU has no address.
+    devices: dict[int, ListedGpu] = {}
+    for key, rank in by_bus.items():
+        function = "" if "." in key[1] else ".0"
+        devices[numbers[key]] = ListedGpu(rank.name, f"{rank.bus}{function}" if ":" in key[1] else None)
     gpus, index_of = matching.gpus_in_pci_order(devices)
     return gpus, {rank: index_of[numbers[rank.device, rank.bus or ""]] for rank in ranks}
-
-
-def _address(bus: str | None) -> str | None:
-    """Return the PCI address of a GPU; None if only its bus is known, without the domain."""
-    if bus is None or ":" not in bus:
-        return None
-
-    return kernel_address(bus if "." in bus else f"{bus}.0")
 
 
 def _place(
@@ -310,7 +284,7 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
 
 
 def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
-    """Return the program whose output has these operators, roots, ratios and checks, or None if unclear.
+    """Return the program whose output has these operators, roots and ratios, or None if unclear.
 
     If several programs fit, the program mentioned in another line or the file name is used.
     """
@@ -338,26 +312,13 @@ def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
 
 def _fitting(run: NcclRun, row: NcclRow, above: float) -> list[str]:
     """Return the programs that fit a row with a ratio of bus to algorithm bandwidth of 1 + `above`."""
-    halves = [timed for one in run.rows for timed in one.timed]
-    counted = {timed.in_place for timed in halves if timed.wrong is not None}
-    # Since 2.14, in-place results of alltoall and sendrecv are not checked.
-    unchecked = counted == {False} and all(timed.unchecked for timed in halves if timed.in_place)
-    if row.reduction is not None and row.root is not None:
-        return ["reduce"]
-    if row.reduction is not None:
-        if above > 0:
-            return ["all_reduce"]
-        if above < 0:
-            return ["reduce_scatter"]
-        ranks = len({rank.number for rank in run.ranks})
-        return ["sendrecv"] if ranks > 2 or unchecked else ["all_reduce", "sendrecv"]
     if row.root is not None:
-        return ["gather", "scatter"] if above else ["broadcast"]
-    if unchecked:
-        return ["alltoall"]
-    if not above:
-        return ["all_gather", "hypercube"]
-    return ["all_gather"] if counted == {False, True} else ["all_gather", "alltoall"]
+        return ["reduce"] if row.reduction else ["gather", "scatter"] if above else ["broadcast"]
+    if row.reduction is None:
+        return ["all_gather", "alltoall"] if above else ["all_gather", "hypercube"]
+    if above:
+        return ["all_reduce"] if above > 0 else ["reduce_scatter"]
+    return ["sendrecv"] if len({rank.number for rank in run.ranks}) > 2 else ["all_reduce", "sendrecv"]
 
 
 _NAMED = re.compile(
@@ -377,25 +338,21 @@ def programs_in(words: str) -> set[str]:
     return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
 
 
-def _failures(run: NcclRun, kind: Kind, place: End) -> list[Failure]:
+def _failures(run: NcclRun, kind: Kind, place: End) -> dict[Failure, None]:
     """Return the failures, including sizes with wrong results."""
-    found = [
-        Failure(kind=kind, source=place, destination=place, reason=reason, says=says)
-        for reason, says in dict.fromkeys(run.failures)
-    ]
     wrong = {
         row.bytes: max(timed.wrong or 0, *(one.wrong or 0 for one in row.timed))
         for row in run.rows
         for timed in row.timed
         if timed.wrong
     }
-    for size, count in wrong.items():
-        says = f"{count} wrong elements at {size} bytes"
-        found.append(Failure(kind=kind, source=place, destination=place, reason="WRONG_DATA", says=says))
+    said = [f"{count} wrong elements at {size} bytes" for size, count in wrong.items()]
     if run.out_of_bounds and not wrong:
-        says = f"out of bounds values: {run.out_of_bounds}"
-        found.append(Failure(kind=kind, source=place, destination=place, reason="WRONG_DATA", says=says))
-    return found
+        said = [f"out of bounds values: {run.out_of_bounds}"]
+    return {
+        Failure(kind=kind, source=place, destination=place, reason=reason, says=says): None
+        for reason, says in (*run.failures, *(("WRONG_DATA", words) for words in said))
+    }
 
 
 def _notes(run: NcclRun, kind: Kind, ranks: int | None, hosts: int | None) -> list[str]:

@@ -16,11 +16,12 @@ from gputopo.captures.bandwidth.texts import (
     MAX_US,
     Program,
     ProgramRead,
+    Results,
     positive,
     understood_of,
 )
 from gputopo.captures.ledger import Format
-from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.bandwidth import NETWORK_ERROR, Failure, Kind, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -31,36 +32,16 @@ PERFTEST = "perftest"
 _CLIENT, _SERVER = End.of_host("client"), End.of_host("server")
 
 
-@dataclass(slots=True)
-class Report:
-    """The content of one run of a network benchmark."""
+def _fail(results: Results, message: str) -> None:
+    """Add an error that the program reports."""
+    says = f"{results.source}: {message.strip()[:200]}"
+    failed = Failure(kind="network", source=_CLIENT, destination=_SERVER, reason=NETWORK_ERROR, says=says)
+    results.failures[failed] = None
 
-    samples: list[Sample] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    not_measured: list[NotMeasured] = field(default_factory=list)
-    notes: dict[str, None] = field(default_factory=dict)
-    complete: bool = True
 
-    def fail(self, program: str, message: str) -> None:
-        """Add an error that the program reports."""
-        says = f"{program}: {message.strip()[:200]}"
-        one = Failure(kind="network", source=_CLIENT, destination=_SERVER, reason=NETWORK_ERROR, says=says)
-        if one not in self.failures:
-            self.failures.append(one)
-
-    def machine(self, source: str) -> Machine:
-        """Return the machine, which has no GPU."""
-        return Machine(
-            source=source,
-            bandwidth=Bandwidth(
-                source=source,
-                samples=tuple(self.samples),
-                failures=tuple(self.failures),
-                not_measured=tuple(self.not_measured),
-                notes=tuple(self.notes),
-                complete=self.complete,
-            ),
-        )
+def _machine(results: Results) -> Machine:
+    """Return the machine, which has no GPU."""
+    return Machine(source=results.source, bandwidth=results.bandwidth())
 
 
 def _ends(*, to_client: bool) -> tuple[End, End]:
@@ -91,17 +72,22 @@ def parse(text: str, *, origin: str) -> Machine:
 def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
     """Return the machine of one run. Raises InputError if it is not an output of iperf3."""
     head, tail = _object(document.get("start")), _object(document.get("end"))
-    report = Report()
+    results = Results(IPERF3)
     settings = _object(head.get("test_start"))
     protocol = settings.get("protocol")
     transport = protocol if protocol in ("TCP", "UDP", "SCTP") else None
     for suffix in ("", "_bidir_reverse"):
-        rate = _rate(tail, suffix, transport, report)
+        rate = _rate(tail, suffix, transport, results)
         if rate is None:
             continue
         source, destination = _ends(to_client=bool(settings.get("reverse")) != bool(suffix))
-        parts = _intervals(document, f"sum{suffix}")
-        report.samples.append(
+        name = f"sum{suffix}"
+        listed = document.get("intervals")
+        each = map(_object, listed) if isinstance(listed, list) else ()
+        # Without the intervals that `-O` omits at the start.
+        rates = (_gb_per_s(one, name) for one in each if not _object(one.get(name)).get("omitted"))
+        parts = tuple(filter(None, rates))
+        results.samples.append(
             Sample(
                 kind="network",
                 source=source,
@@ -120,22 +106,21 @@ def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
             ("sum", "lost_packets", "datagrams were lost"),
         ):
             if count := _count(_object(tail.get(f"{total}{suffix}")).get(name)):
-                report.notes[f"{IPERF3}: {count} {words}"] = None
+                results.notes[f"{IPERF3}: {count} {words}"] = None
     error = document.get("error")
     if isinstance(error, str) and error.startswith("interrupt - "):
-        report.complete = False
+        results.complete = False
     elif isinstance(error, str):
-        report.fail(IPERF3, _ADDRESS.sub("HOST", error.removeprefix("error - ")))
-    if not (report.samples or report.failures or report.not_measured):
+        _fail(results, _ADDRESS.sub("HOST", error.removeprefix("error - ")))
+    if not (results.samples or results.failures or results.skipped):
         if not head:
             raise InputError(f"{origin} is JSON of iperf3 without a test", _HINT)
-        reason = "the JSON has no rate of the whole test"
-        report.not_measured.append(NotMeasured(what=IPERF3, reason=reason))
-        report.complete = False
-    return report.machine(IPERF3)
+        results.skip(IPERF3, "the JSON has no rate of the whole test")
+        results.complete = False
+    return _machine(results)
 
 
-def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Report) -> float | None:
+def _rate(tail: dict[str, Any], suffix: str, transport: str | None, results: Results) -> float | None:
     """Return the rate of all streams at the receiver in GB/s, or None if unknown.
 
     If the receiver reports no bytes, TCP's rate is the sender's, because TCP resends until all bytes have
@@ -145,19 +130,10 @@ def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Repo
     if received or (received is None and sent is None):
         return received or None
     if sent and transport != "UDP":
-        report.notes[f"{IPERF3}: the receiver reports no bytes; the rate is the sender's"] = None
+        results.notes[f"{IPERF3}: the receiver reports no bytes; the rate is the sender's"] = None
         return sent
-    what = f"{IPERF3} {transport or ''}".rstrip()
-    report.not_measured.append(NotMeasured(what=what, reason="the receiver reports no bytes"))
+    results.skip(f"{IPERF3} {transport or ''}".rstrip(), "the receiver reports no bytes")
     return None
-
-
-def _intervals(document: dict[str, Any], name: str) -> tuple[float, ...]:
-    """Return the GB/s of each interval, without omitted intervals at the start (`-O`)."""
-    listed = document.get("intervals")
-    each = [_object(one) for one in listed] if isinstance(listed, list) else []
-    rates = (_gb_per_s(one, name) for one in each if not _object(one.get(name)).get("omitted"))
-    return tuple(rate for rate in rates if rate)
 
 
 def _gb_per_s(totals: dict[str, Any], name: str) -> float | None:
@@ -221,10 +197,10 @@ class _Column(NamedTuple):
 
 
 @dataclass(slots=True)
-class Perftest:
+class Perftest(Results):
     """The tests of one text. `verb`: None without a title."""
 
-    report: Report = field(default_factory=Report)
+    source: str = PERFTEST
     marks: list[runs.Mark] = field(default_factory=list)
     understood: frozenset[int] = frozenset()
     verb: str | None = None
@@ -237,7 +213,7 @@ class Perftest:
         if title := _TITLE.match(line):
             self.verb, self.bidirectional = title[1].lower(), title[2] is not None
             self.column = self.streams = None
-            self.report.complete = False  # until its first row is read
+            self.complete = False  # until its first row is read
         elif rates := _RATES.match(line):
             self.column = _Column(4 if rates[1] else 3, _GB_PER_S[rates[2]])
         elif latencies := _LATENCIES.match(line):
@@ -247,12 +223,12 @@ class Perftest:
         elif streams := _STREAMS.match(line):
             self.streams = min(int(streams[1]), _MAX_STREAMS) or None
         elif link := _LINK.match(line):
-            self.report.notes[f"{PERFTEST} ran over {_LINKS[link[1]]}"] = None
+            self.notes[f"{PERFTEST} ran over {_LINKS[link[1]]}"] = None
         elif _ERROR.match(line):
-            self.report.fail(PERFTEST, re.sub(r"(connect to) \S+", r"\1 the server", line))
+            _fail(self, re.sub(r"(connect to) \S+", r"\1 the server", line))
         else:
             if device := _DEVICE.search(line):
-                self.report.notes[f"{PERFTEST} used the network card {device[1]}"] = None
+                self.notes[f"{PERFTEST} used the network card {device[1]}"] = None
             return _PROSE.match(line) is not None
         return True
 
@@ -263,7 +239,7 @@ class Perftest:
     def read(self, *, origin: str) -> ProgramRead:
         """Return the machine, with the lines that were understood."""
         del origin  # nothing in such a text is refused
-        return ProgramRead(self.report.machine(PERFTEST), self.understood)
+        return ProgramRead(_machine(self), self.understood)
 
     def _row(self, number: int, words: list[str]) -> bool:
         column = self.column
@@ -276,13 +252,12 @@ class Perftest:
             return False
         if value is None:  # its counters overflowed, or the CPU's clock changed
             reason = f"the average that it prints is negative: {words[column.place]}"
-            what = f"{PERFTEST}: {words[0]} bytes"
-            self.report.not_measured.append(NotMeasured(what=what, reason=reason))
-            self.report.complete = True
+            self.skip(f"{PERFTEST}: {words[0]} bytes", reason)
+            self.complete = True
             return True
         sample = self._sample(int(words[0]), value, column.unit)
-        self.report.samples.append(sample)
-        self.report.complete = True
+        self.samples.append(sample)
+        self.complete = True
         of = (sample.kind, sample.transport, sample.bytes, sample.streams, sample.source)
         self.marks.append((number, of))
         return True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.bandwidth import runs, texts
 from gputopo.captures.bandwidth.nvbandwidth_tests import SOURCE, NvbandwidthReport, Part, named_test
@@ -76,7 +76,7 @@ def _parse_document(document: Any, *, origin: str) -> Machine:
         running = None if "bandwidth_matrix" in last else _text(last.get("name")) or None
         report.fail(running, error)
     lines = tuple(Unread(source=SOURCE, line=0, text=text[:200]) for text in unread)
-    return msgspec.structs.replace(report.machine(), unread=lines)
+    return replace(report.machine(), unread=lines)
 
 
 def _head(document: dict[str, Any]) -> NvbandwidthReport:
@@ -284,9 +284,7 @@ class _Reader:
         elif (device := _DEVICE.match(line)) and not self.others and self.test is None:
             self.below_versions = False
             report.devices.setdefault(int(device[1]), _listed(device[2], device[3]))
-        elif process := _PROCESS.match(line):
-            report.hosts.add(process[1])
-        else:
+        elif not _PROCESS.match(line):
             return self.below_versions and self.test is None and _HOST_NAME.match(line) is not None
         return True
 

@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple
 
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import texts
-from gputopo.captures.bandwidth.texts import MAX_US, positive
+from gputopo.captures.bandwidth.texts import MAX_US, Results, positive
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
+from gputopo.values.bandwidth import Failure, Kind, Method, Sample
 from gputopo.values.ends import ALL_GPUS, HOST, End
 from gputopo.values.machine import Driver, Machine
 
@@ -99,7 +99,7 @@ def named_test(name: str) -> NvbandwidthTest | None:
 
 
 @dataclass(slots=True)
-class NvbandwidthReport:
+class NvbandwidthReport(Results):
     """The content of one output. GPUs have CUDA's numbers."""
 
     devices: dict[int, ListedGpu] = field(default_factory=dict)
@@ -107,14 +107,9 @@ class NvbandwidthReport:
     cuda: str | None = None
     version: str | None = None
     bytes: int | None = None
-    samples: list[Sample] = field(default_factory=list)
-    failures: dict[Failure, None] = field(default_factory=dict)
-    not_measured: list[NotMeasured] = field(default_factory=list)
-    notes: dict[str, None] = field(default_factory=dict)
+    source: str = SOURCE
     peers: dict[tuple[int, int], bool] = field(default_factory=dict)  # low number first
     columns: set[int] = field(default_factory=set)
-    hosts: set[str] = field(default_factory=set)  # hosts of the multinode build's processes
-    complete: bool = True
 
     def add(
         self, name: str, part: Part | None, columns: Sequence[int], rows: Mapping[int, Sequence[str]]
@@ -122,9 +117,10 @@ class NvbandwidthReport:
         """Add a matrix; return row and word of cells that are not measurements (unknown test: all)."""
         test = named_test(name)
         if test is None:
-            nodes = name.startswith("multinode_")
-            reason = self._of_processes() if nodes else "this test is not one that gputopo reads"
-            self.not_measured.append(NotMeasured(what=f"{SOURCE} {name}", reason=reason))
+            reason = "this test is not one that gputopo reads"
+            if name.startswith("multinode_"):
+                reason = "its GPUs may be on several hosts; on one host, run nvbandwidth without mpirun"
+            self.skip(f"{SOURCE} {name}", reason)
             return [(index, " ".join(words)) for index, words in rows.items()]
         strange: list[tuple[int, str]] = []
         absent = 0
@@ -144,27 +140,17 @@ class NvbandwidthReport:
                 if test.is_of_pairs and not own and (value is not None or none):
                     self.peers.setdefault((min(index, column), max(index, column)), value is not None)
         if absent and part in (None, "total"):
-            what = f"{SOURCE} {name}: {absent} of its numbers"
             reason = "no peer access between these GPUs" if test.is_of_pairs else "the tool gives N/A"
-            self.not_measured.append(NotMeasured(what=what, reason=reason))
+            self.skip(f"{SOURCE} {name}: {absent} of its numbers", reason)
         return strange
-
-    def _of_processes(self) -> str:
-        """Return why a test across hosts is not measured: its GPUs are not in one machine."""
-        if len(self.hosts) > 1:
-            return f"its GPUs are on {len(self.hosts)} hosts"
-        if self.hosts:
-            return "its GPUs are on one host: run nvbandwidth without mpirun"
-        return "its GPUs may be on several hosts"
 
     def waive(self, name: str | None, message: str = "") -> None:
         """Add a test that the tool skipped."""
         test = named_test(name) if name else None
         pairs = test is not None and (test.is_of_pairs or ALL_GPUS in (test.source, test.destination))
         no_peers = "no two GPUs can access each other" if pairs else "no reason reported"
-        reason = f"waived: {message.strip(' .:') or no_peers}"
         what = f"{SOURCE} {name}" if name else f"a test that {SOURCE}'s text does not name"
-        self.not_measured.append(NotMeasured(what=what, reason=reason))
+        self.skip(what, f"waived: {message.strip(' .:') or no_peers}")
         if test is not None and test.is_of_pairs and test.kind != "latency":
             for pair in combinations(sorted(self.devices), 2):
                 self.peers.setdefault(pair, False)
@@ -177,9 +163,7 @@ class NvbandwidthReport:
         reason = error[1] if error else "WRONG_DATA" if _WRONG_DATA.search(message) else None
         test = named_test(name) if name else None
         if test is None or reason is None:
-            what = f"{SOURCE} {name}" if name else SOURCE
-            why = message or "failed without a message"
-            self.not_measured.append(NotMeasured(what=what, reason=why))
+            self.skip(f"{SOURCE} {name}" if name else SOURCE, message or "failed without a message")
             return
         ends = [HOST if end == HOST else ALL_GPUS for end in (test.source, test.destination)]
         says = f"{test.name}: {message}"
@@ -239,21 +223,11 @@ class NvbandwidthReport:
         """Return the machine, with its GPUs in PCI order if their addresses are known."""
         listed = {i: self.devices.get(i, ListedGpu()) for i in sorted(self.columns | set(self.devices))}
         gpus, index_of = matching.gpus_in_pci_order(listed)
-        if any(index != number for number, index in index_of.items()):
-            self.notes[f"{SOURCE} numbers GPUs as CUDA does; here they are in PCI order, as in NVML"] = None
+        self.notes |= texts.cuda_order_note(SOURCE, index_of)
         peers = {
             (index_of[a], index_of[b]): {can} for (a, b), can in self.peers.items() if {a, b} <= set(index_of)
         }
-        bandwidth = Bandwidth(
-            source=SOURCE,
-            samples=tuple(self.samples),
-            failures=tuple(self.failures),
-            not_measured=tuple(self.not_measured),
-            complete=self.complete,
-            driver_version=self.driver,
-            cuda_version=self.cuda,
-            notes=tuple(self.notes),
-        )
+        bandwidth = self.bandwidth(driver=self.driver, cuda=self.cuda)
         return Machine(
             source=SOURCE,
             driver=Driver(version=self.driver, cuda_version=self.cuda),

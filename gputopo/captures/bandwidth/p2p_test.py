@@ -9,7 +9,6 @@ name of the matrix. Of the latencies, the GPU's are used.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gputopo.captures import matching
@@ -19,6 +18,7 @@ from gputopo.captures.bandwidth.texts import (
     MAX_US,
     Program,
     ProgramRead,
+    Results,
     devices,
     is_empty,
     plain,
@@ -26,7 +26,7 @@ from gputopo.captures.bandwidth.texts import (
     row,
 )
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
+from gputopo.values.bandwidth import Kind, Path, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -39,6 +39,13 @@ _HINT = "copy the whole output of p2pBandwidthLatencyTest again"
 _MAX_ONE_DIRECTION_GB_PER_S = 64.0
 
 
+_CPU_LATENCIES_NOTE = (
+    f"{SOURCE}'s CPU latencies (the host's cost of a launch) are ignored; the GPU latencies are used"
+)
+_ACCESS_NOTE = (
+    f"{SOURCE}: the text does not show which GPUs can access each other; with P2P=Enabled all "
+    "pairs are taken as direct"
+)
 _UNKNOWN_VERSION_NOTE = (
     f"{SOURCE}: the text does not show which version printed it; its rows are taken as sources, as since "
     '"(P2P Writes)"; up to CUDA 9 the columns were'
@@ -128,39 +135,31 @@ def machine(found: P2pOutput) -> Machine:
     listed = {index: found.devices.get(index, ListedGpu()) for index in sorted(seen | set(found.devices))}
     gpus, index_of = matching.gpus_in_pci_order(listed)
     access = {(index_of[a], index_of[b]): said for (a, b), said in found.access.items()}
-    notes: list[str] = []
-    samples = [s for table in found.tables for s in _samples(table, index_of, access, notes)]
+    results = Results(SOURCE, complete=found.complete)
+    for table in found.tables:
+        results.samples += _samples(table, index_of, access, results.notes)
     if found.cpu_latencies:
-        notes.append(
-            f"{SOURCE}'s CPU latencies (the host's cost of a launch) are ignored; the GPU latencies are used"
-        )
-    if any(index != number for number, index in index_of.items()):
-        notes.append(f"{SOURCE} numbers GPUs as CUDA does; here they are in PCI order, as in NVML")
+        results.notes[_CPU_LATENCIES_NOTE] = None
+    results.notes |= texts.cuda_order_note(SOURCE, index_of)
+    if found.error:
+        what = "what follows its last matrix" if found.tables else "the whole run"
+        results.skip(f"{SOURCE}: {what}", f"{SOURCE} reported: {found.error}")
     links, missing, contradictions = texts.access_links(access, SOURCE)
     return Machine(
         source=SOURCE,
         gpus=gpus,
         links=links,
-        bandwidth=Bandwidth(
-            source=SOURCE,
-            samples=tuple(samples),
-            not_measured=tuple(_not_measured(found)),
-            complete=found.complete,
-            notes=tuple(dict.fromkeys(notes)),
-        ),
+        bandwidth=results.bandwidth(),
         missing=missing,
         contradictions=contradictions,
     )
 
 
-def _not_measured(found: P2pOutput) -> Iterator[NotMeasured]:
-    if found.error:
-        what = "what follows its last matrix" if found.tables else "the whole run"
-        yield NotMeasured(what=f"{SOURCE}: {what}", reason=f"{SOURCE} reported: {found.error}")
-
-
 def _samples(
-    table: P2pMatrix, index_of: dict[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
+    table: P2pMatrix,
+    index_of: dict[int, int],
+    access: dict[tuple[int, int], set[bool]],
+    notes: dict[str, None],
 ) -> list[Sample]:
     if table.kind is None:
         return []
@@ -177,7 +176,7 @@ def _sample(
     cell: tuple[int, int],
     value: float,
     access: dict[tuple[int, int], set[bool]],
-    notes: list[str],
+    notes: dict[str, None],
 ) -> Sample:
     """Return a cell (row, column) as a sample."""
     a, b = cell if kind == "bidirectional" or _row_sends(table, cell, notes) else reversed(cell)
@@ -196,42 +195,40 @@ def _sample(
     )
 
 
-def _row_sends(table: P2pMatrix, cell: tuple[int, int], notes: list[str]) -> bool:
+def _row_sends(table: P2pMatrix, cell: tuple[int, int], notes: dict[str, None]) -> bool:
     """Return whether the row's GPU is the source of a cell's copies."""
     if table.reads:
         return False
     known = table.version.row_sends
     if known is None and cell[0] != cell[1]:
-        notes.append(_UNKNOWN_VERSION_NOTE)
+        notes[_UNKNOWN_VERSION_NOTE] = None
     return known is not False
 
 
 def _path(
-    table: P2pMatrix, pair: tuple[int, int], access: dict[tuple[int, int], set[bool]], notes: list[str]
+    table: P2pMatrix, pair: tuple[int, int], access: dict[tuple[int, int], set[bool]], notes: dict[str, None]
 ) -> Path:
     if table.enabled is False:
         return "staged"
     can = access.get(pair)
     if can is None:
-        notes.append(
-            f"{SOURCE}: the text does not show which GPUs can access each other; with P2P=Enabled all "
-            "pairs are taken as direct"
-        )
+        notes[_ACCESS_NOTE] = None
         return "direct"
     return "staged" if False in can else "direct"
 
 
-def _kind_without_heading(table: P2pMatrix, notes: list[str]) -> Kind:
+def _kind_without_heading(table: P2pMatrix, notes: dict[str, None]) -> Kind:
     """Return the kind of a matrix without a heading: both directions if faster than any link in one."""
     if table.kind == "latency":
         return "latency"
     between = [value for (a, b), value in table.cells.items() if a != b]
     both = bool(between) and min(between) > _MAX_ONE_DIRECTION_GB_PER_S
     meant = "both directions together" if both else "one direction"
-    notes.append(
+    note = (
         f"{SOURCE}: a matrix has lost its heading; it is taken as P2P=Enabled, {meant}, "
         f"since its pairs are {'above' if both else 'not above'} {_MAX_ONE_DIRECTION_GB_PER_S:g} GB/s"
     )
+    notes[note] = None
     return "bidirectional" if both else "p2p_direct"
 
 

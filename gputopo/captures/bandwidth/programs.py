@@ -4,11 +4,12 @@ Each program's reader takes its own lines; lines that no reader understood are l
 """
 
 import re
+from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidth.texts import Program, plain, without_cut_number
+from gputopo.captures.bandwidth.texts import Program, ProgramRead, plain, without_cut_number
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
@@ -48,7 +49,8 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
     understood: frozenset[int] = frozenset()
     for program in _programs(whole):
         read = program.read(whole, origin=origin)
-        if _has_results(read.machine):
+        found = read.machine.bandwidth
+        if read.machine.links or (found and (found.samples or found.failures or found.not_measured)):
             machines.append(read.machine)
             understood |= read.understood
     if not machines:
@@ -58,6 +60,22 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
     return merge.merge(machines), rest
 
 
+def read_program(
+    program: Literal["iperf3", "ib_write_bw", "nccl-tests"], text: str, *, origin: str
+) -> ProgramRead:
+    """Read the output of a program that measured between hosts.
+
+    `origin`: the program in messages. Raises InputError for JSON that is cut, and for programs for AMD GPUs.
+    """
+    from gputopo.captures.bandwidth import nccl_tests, network
+
+    if program == "iperf3":
+        return ProgramRead(network.parse(text, origin=origin), frozenset())
+    if program == "nccl-tests":
+        return nccl_tests.read(text, origin=origin)
+    return network.read_perftest(text, origin=origin)
+
+
 def with_unread(machine: Machine, rest: str) -> Machine:
     """Add the first 200 lines that were not understood."""
     unread = [
@@ -65,7 +83,7 @@ def with_unread(machine: Machine, rest: str) -> Machine:
         for number, line in enumerate(rest.splitlines(), 1)
         if plain(line) and not is_noise(line)
     ]
-    return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
+    return replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
 
 
 def _programs(text: str) -> list[Program]:
@@ -77,11 +95,6 @@ def _programs(text: str) -> list[Program]:
     readers = (p2p_test, bandwidth_test, nvbandwidth, nccl_tests, network)
     known = [reader.PROGRAM for reader in readers]
     return [program for program in known if program.detect(text)]
-
-
-def _has_results(machine: Machine) -> bool:
-    found = machine.bandwidth
-    return bool(machine.links or (found and (found.samples or found.failures or found.not_measured)))
 
 
 FORMAT = Format(

@@ -1,18 +1,17 @@
 """Several runs of one program: sections of a log, the output of a loop, logs of before and after, of hosts.
 
 A measurement repeated with another value belongs to another run. Runs are never merged: each sample has the
-name of its run, and a note says that there are several.
+number of its run, or the name of its file, and a note says that there are several.
 """
 
 import contextlib
 import itertools
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.bandwidth.texts import ProgramRead
@@ -24,41 +23,15 @@ from gputopo.values.machine import Machine
 
 Mark = tuple[int, Hashable]  # line of a measurement, from 1, and what was measured
 
-_RULE = "[-=*#~+_]"
-_NAME = r"[^\W_](?:.{0,78}[^\s=*#~+_-])?"
-# Lines that people and programs put above an output.
-_HEADINGS = (
-    re.compile(r"==> (?P<name>.{1,80}) <==$"),  # head and tail
-    re.compile(rf"({_RULE})\1+[>\s]*(?P<name>{_NAME}?)[<\s]*\1{{2,}}$"),  # ===== NAME =====
-    re.compile(rf"(?:#+|[-=*~+_]{{2,}}|>+) *(?P<name>{_NAME})$"),  # # NAME, --- NAME
-    re.compile(r"\[(?P<name>[A-Za-z][\w.:-]{0,60})\]$"),
-    re.compile(r"(?:host(?:name)?|node|machine|server)\s*[:=]\s*(?P<name>[\w.-]{1,60})$", re.I),
-    re.compile(r"(?P<name>(?:run|pass|trial|iteration|iter|attempt|test)\s*#?\s*\d{1,4})\W{0,3}$", re.I),
-    re.compile(r"(?P<name>before|after|[A-Za-z][\w.-]{0,30}\d|(?:before|after)\b[^:]{1,60})\s*:$", re.I),
-)
 _START = re.compile(
     r"\[P2P \(Peer-to-Peer\) GPU Bandwidth|\[?CUDA Bandwidth Test\]|nvbandwidth Version"
+    r"|(?:Send|RDMA_Write|RDMA_Read|Atomic)(?:_imm)? .{0,60}Test$"
     r"|(?:\+ |\S{0,60}[$#%] )?(?:\S{1,40}=\S{0,40} )*(?:\S*/)?"
     r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth|iperf3|ib_(?:write|read|send|atomic)_(?:bw|lat))\b"
-)
-_PROGRAM = re.compile(r"bandwidth|nvidia|cuda", re.IGNORECASE)
-_HOST = re.compile(  # a word with a number that is not a run, a GPU or a file
-    r"(?!(?:run|pass|trial|iter(?:ation)?|test|gpu|cuda|driver)[-_ .]?\d)(?!.*\.(?:txt|log|out|json|md|csv)$)"
-    r"[A-Za-z][\w.-]*\d[\w.-]*$",
-    re.IGNORECASE,
 )
 _MAX_NAMED = 4
 _what = identity()  # identity of a sample without its run
 _OF_SEVERAL_GPUS = ("nvbandwidth", "p2pBandwidthLatencyTest")  # bandwidthTest sees only one
-
-
-class RunLines(NamedTuple):
-    """The lines of one run: from `first` to the line before `end`; `headings`: lines with its name."""
-
-    name: str
-    first: int
-    end: int
-    headings: tuple[int, ...]
 
 
 class Scanned(Protocol):
@@ -86,15 +59,15 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
     found = whole
     lines = text.splitlines()
     machines: list[Machine] = []
-    understood = set(headings(parts))
+    understood: set[int] = set()
     for part in parts:
-        found = scan("\n".join(lines[part.first - 1 : part.end - 1]), found)
+        found = scan("\n".join(lines[part.start - 1 : part.stop - 1]), found)
         read = found.read(origin=origin)
         machines.append(read.machine)
-        understood |= {part.first - 1 + line for line in read.understood}
+        understood |= {part.start - 1 + line for line in read.understood}
     if not _differ([_samples(one) for one in machines]):
         return whole.read(origin=origin)
-    machine = joined([part.name for part in parts], machines, source, origin=origin)
+    machine = joined(_numbered(parts), machines, source, origin=origin)
     return ProgramRead(machine, frozenset(understood))
 
 
@@ -115,82 +88,50 @@ def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint:
     """Return the machines of several documents as one. Raises InputError if there is none."""
     if not machines:
         raise InputError(f"{origin} holds no JSON of {source}", hint)
-    names = [f"run {number}" for number in range(1, len(machines) + 1)]
-    return machines[0] if len(machines) == 1 else joined(names, machines, source, origin=origin)
+    if len(machines) == 1:
+        return machines[0]
+    return joined(_numbered(machines), machines, source, origin=origin)
 
 
-def headings(parts: Iterable[RunLines]) -> frozenset[int]:
-    """Return the lines of the headings that divide a text."""
-    return frozenset(line for part in parts for line in part.headings)
+def split_runs(text: str, measured: Sequence[Mark]) -> list[range]:
+    """Return the lines of each part in which nothing is measured twice; empty if the text is one such part.
 
-
-def split_runs(text: str, measured: Sequence[Mark]) -> list[RunLines]:
-    """Return the parts of a text in which nothing is measured twice; empty if the whole text is such a part.
-
-    A part starts at the first heading or command after the previous measurement, else at the repeated
-    measurement.
+    A part starts at the first command or start of a program after the previous measurement, else at the
+    repeated measurement.
     """
     if len({what for _, what in measured}) == len(measured):
         return []
     lines = ["", *text.splitlines()]
-    found: list[tuple[int, dict[int, str]]] = []  # the first line of each part, and its headings
+    starts: list[int] = []
     seen: set[Hashable] = set()
     last = 0
     for line, what in measured:
-        if not found or what in seen:
-            above = {n: name for n in range(last + 1, line) if (name := _heading(lines[n])) is not None}
-            found.append((next(iter(above), line), {n: name for n, name in above.items() if name}))
+        if not starts or what in seen:
+            above = range(last + 1, line)
+            starts.append(next((n for n in above if _START.match(lines[n].strip(" \t`|")[:200])), line))
             seen = set()
         seen.add(what)
         last = line
-    names = _names([next(iter(named.values()), "") for _, named in found])
-    firsts = [1, *(first for first, _ in found[1:])]
-    ends = [*firsts[1:], len(lines) + 1]
-    return [
-        RunLines(name, first, end, tuple(named))
-        for name, first, end, (_, named) in zip(names, firsts, ends, found, strict=True)
-    ]
+    bounds = [1, *starts[1:], len(lines) + 1]
+    return [range(start, end) for start, end in itertools.pairwise(bounds)]
 
 
-def _heading(line: str) -> str | None:
-    """Return the name in a heading, "" for a program's first line or command; None for any other line."""
-    line = line.strip(" \t`|")[:200]
-    found = next((match for form in _HEADINGS if (match := form.match(line))), None)
-    if found is not None and found["name"]:
-        return found["name"].strip(" :")
-    return "" if _START.match(line) else None
-
-
-def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Bandwidth, frozenset[int]]:
-    """Return a measurement with each sample's run, if there are several runs. `lines`: the samples' lines.
-
-    The second value has the lines of the runs' headings.
-    """
-    places = sorted(range(len(lines)), key=lambda at: lines[at])
-    parts = split_runs(text, [(lines[at], _what(bandwidth.samples[at])) for at in places])
-    bounds = [part.first for part in parts]
-    of_part: list[list[Sample]] = [[] for _ in parts]
-    for at in places if parts else ():
-        of_part[bisect_right(bounds, lines[at]) - 1].append(bandwidth.samples[at])
-    named = in_runs([part.name for part in parts], of_part)
+def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> Bandwidth:
+    """Return a measurement with each sample's run, if there are several runs. `lines`: the samples' lines."""
+    in_order = sorted(zip(lines, bandwidth.samples, strict=True), key=lambda placed: placed[0])
+    parts = split_runs(text, [(line, _what(sample)) for line, sample in in_order])
+    runs = [[sample for line, sample in in_order if line in part] for part in parts]
+    names = _numbered(parts)
+    named = in_runs(names, runs)
     if named is None:
-        return bandwidth, frozenset()
-    note = several(bandwidth.source, [part.name for part, own in zip(parts, named, strict=True) if own])
+        return bandwidth
+    note = several(bandwidth.source, [name for name, run in zip(names, named, strict=True) if run])
     samples = tuple(itertools.chain.from_iterable(named))
-    whole = msgspec.structs.replace(bandwidth, samples=samples, notes=(*bandwidth.notes, note))
-    return whole, headings(parts)
+    return replace(bandwidth, samples=samples, notes=(*bandwidth.notes, note))
 
 
-def _names(given: Sequence[str]) -> list[str]:
-    """Return a name for each run: the headings' names if they differ and contain no program, else numbers."""
-    known = {name for name in given if name}
-    if len(known) < 2 or any(map(_PROGRAM.search, known)):
-        return [f"run {number}" for number in range(1, len(given) + 1)]
-    names = [name or f"run {number}" for number, name in enumerate(given, 1)]
-    return [
-        f"{name} ({names[: at + 1].count(name)})" if name in names[:at] else name
-        for at, name in enumerate(names)
-    ]
+def _numbered(runs: Sequence[object]) -> list[str]:
+    return [f"run {number}" for number in range(1, len(runs) + 1)]
 
 
 def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, origin: str) -> Machine:
@@ -202,7 +143,15 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
     names_of_gpus = {tuple(gpu.name for gpu in machine.gpus) for machine in machines}
     addresses = {tuple(gpu.pci_address for gpu in machine.gpus) for machine in machines}
     if len(names_of_gpus) == 1 < len(addresses):
-        machines = [_without_addresses(machine) for machine in machines]
+        why = "the runs list other PCI addresses: they are of several machines"
+        machines = [
+            replace(
+                machine,
+                gpus=tuple(replace(gpu, pci_address=None) for gpu in machine.gpus),
+                missing=machine.missing | {at_gpu(EVERY, "pci_address"): why},
+            )
+            for machine in machines
+        ]
     most = max(machines, key=lambda machine: len(machine.gpus))
     fitted = [aligned(most, machine)[0] for machine in machines]
     known = {gpu.index: gpu.name for gpu in most.gpus}
@@ -219,37 +168,12 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
     lists = [{gpu.index: gpu for gpu in (*most.gpus, *one.gpus)} for one in named]
     machine = merge.merge(
         [
-            msgspec.structs.replace(one, bandwidth=None, gpus=tuple(gpus.values()))
+            replace(one, bandwidth=None, gpus=tuple(gpus.values()))
             for one, gpus in zip(named, lists, strict=True)
         ]
     )
-    return msgspec.structs.replace(machine, source=source, bandwidth=_together(named))
-
-
-def _together(machines: Sequence[Machine]) -> Bandwidth | None:
-    """Return the measurements of the runs as one, in order."""
-    measured = [machine.bandwidth for machine in machines if machine.bandwidth is not None]
-    if not measured:
-        return None
-    chain = itertools.chain.from_iterable
-    return msgspec.structs.replace(
-        measured[0],
-        samples=tuple(chain(one.samples for one in measured)),
-        failures=tuple(dict.fromkeys(chain(one.failures for one in measured))),
-        not_measured=tuple(dict.fromkeys(chain(one.not_measured for one in measured))),
-        notes=tuple(dict.fromkeys(chain(one.notes for one in measured))),
-        complete=all(one.complete for one in measured),
-        driver_version=next((one.driver_version for one in measured if one.driver_version), None),
-        cuda_version=next((one.cuda_version for one in measured if one.cuda_version), None),
-    )
-
-
-def _without_addresses(machine: Machine) -> Machine:
-    gpus = tuple(msgspec.structs.replace(gpu, pci_address=None) for gpu in machine.gpus)
-    missing = {
-        at_gpu(EVERY, "pci_address"): "the runs list other PCI addresses: they are of several machines"
-    }
-    return msgspec.structs.replace(machine, gpus=gpus, missing=machine.missing | missing)
+    bandwidths = [run.bandwidth for run in named if run.bandwidth is not None]
+    return replace(machine, source=source, bandwidth=merge.joined_bandwidth(bandwidths))
 
 
 def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
@@ -265,8 +189,8 @@ def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> li
         done |= set(of_program)
         for at, own in zip(of_program, samples, strict=True):
             bandwidth = found[at].bandwidth or Bandwidth(source=source)
-            new = msgspec.structs.replace(bandwidth, samples=tuple(own), notes=(*bandwidth.notes, note))
-            found[at] = msgspec.structs.replace(found[at], bandwidth=new)
+            new = replace(bandwidth, samples=tuple(own), notes=(*bandwidth.notes, note))
+            found[at] = replace(found[at], bandwidth=new)
     return found
 
 
@@ -283,17 +207,17 @@ def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list
         own: set[object] = {(_what(sample), _value(sample)) for sample in run}
         again = any(own <= earlier for earlier in seen)
         seen.append(own)
-        named = [msgspec.structs.replace(s, run=f"{name}: {s.run}" if s.run else name) for s in run]
+        named = [replace(s, run=f"{name}: {s.run}" if s.run else name) for s in run]
         found.append([] if again else named)
     return found
 
 
 def several(source: str, names: Sequence[str]) -> str:
     """Return the note on several runs of a program."""
-    names = list(dict.fromkeys(names))
-    hosts = len(names) > 1 and all(_HOST.match(name) for name in names)
-    of = "several machines by their names" if hosts else "the same GPUs at other times, or several machines"
-    return f"{source}: {len(names)} runs ({_listed(names)}), of {of}; the number of each run is kept"
+    return (
+        f"{source}: {len({*names})} runs ({_listed(names)}), of the same GPUs at other times, or several "
+        "machines; the number of each run is kept"
+    )
 
 
 def by_files(names: Sequence[str], machines: Sequence[Machine]) -> tuple[list[str], list[Machine]]:

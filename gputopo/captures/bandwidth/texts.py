@@ -3,10 +3,11 @@
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gputopo.captures.ledger import read_lines
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.facts import at_link
 from gputopo.values.machine import Contradiction, Link, Machine
 
@@ -87,6 +88,41 @@ class ProgramRead:
 
     machine: Machine
     understood: frozenset[int]
+
+
+@dataclass(slots=True)
+class Results:
+    """The results of a program so far. `skipped`: what it did not measure, with reasons."""
+
+    source: str
+    samples: list[Sample] = field(default_factory=list)
+    failures: dict[Failure, None] = field(default_factory=dict)
+    skipped: list[NotMeasured] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    complete: bool = True
+
+    def skip(self, what: str, reason: str) -> None:
+        """Add what was not measured."""
+        self.skipped.append(NotMeasured(what=what, reason=reason))
+
+    def bandwidth(self, *, driver: str | None = None, cuda: str | None = None) -> Bandwidth:
+        """Return the results; `driver`, `cuda`: the versions that the program printed."""
+        return Bandwidth(
+            source=self.source,
+            samples=tuple(self.samples),
+            failures=tuple(self.failures),
+            not_measured=tuple(self.skipped),
+            complete=self.complete,
+            driver_version=driver,
+            cuda_version=cuda,
+            notes=tuple(self.notes),
+        )
+
+
+def cuda_order_note(source: str, index_of: Mapping[int, int]) -> dict[str, None]:
+    """Return a note if GPUs have other indices than CUDA's numbers."""
+    note = f"{source} numbers GPUs as CUDA does; here they are in PCI order, as in NVML"
+    return {note: None} if any(index != number for number, index in index_of.items()) else {}
 
 
 class Program(NamedTuple):

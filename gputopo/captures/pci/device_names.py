@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 
 NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # the reason why a GPU has no name
 

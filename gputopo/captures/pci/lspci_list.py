@@ -9,9 +9,8 @@ combined.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Claims, Format, by_line
 from gputopo.captures.pci import pci_tree
@@ -21,9 +20,8 @@ from gputopo.captures.pci.device_names import (
     vendor_by_name,
 )
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
-from gputopo.reference.expectations import expected_gpu, parse_link_speed, parse_link_width
-from gputopo.topology.hops import bridges_above
-from gputopo.topology.kernel import NVIDIA_DRIVER
+from gputopo.reference import expected_gpu, parse_link_speed, parse_link_width
+from gputopo.topology import NVIDIA_DRIVER, bridges_above
 from gputopo.values.errors import InputError
 from gputopo.values.facts import at_gpu, at_pci
 from gputopo.values.fields import kernel_address
@@ -122,7 +120,10 @@ class _Reading:
             self.found.unread.append(Unread(source=SOURCE, line=line, text=head[0].strip()[:200]))
             return
         self.buses.add(address.rpartition(":")[0])
-        class_code = _class_code(head)
+        word = head[2].strip()
+        is_number = re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE)  # `-n`; `-nn` has both
+        number = head[3] or (word if is_number else None)
+        class_code = f"{number.lower()}00" if number else _CLASSES.get(word)
         ids = _IDS.search(head[4])
         name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
         vendor = ids[1].lower() if ids else vendor_by_name(name)
@@ -133,7 +134,7 @@ class _Reading:
         node = PciNode(
             address=address,
             root="",
-            kind=_kind_by_class(class_code, vendor),
+            kind=pci_tree.kind_of(class_code, is_nvidia=vendor == NVIDIA),
             vendor_id=vendor,
             device_id=device,
             class_code=class_code,
@@ -162,7 +163,7 @@ class _Reading:
                 f"{self.origin} has {node.address} twice, as two devices", "give one file for each machine"
             )
         known = {name: getattr(node, name) for name in node.__struct_fields__}
-        return msgspec.structs.replace(
+        return replace(
             earlier, **{name: value for name, value in known.items() if value not in (None, "", "other")}
         )
 
@@ -187,7 +188,7 @@ class _Reading:
     def machine(self, acs: str | None) -> Machine:
         """Return the machine, with the paths according to the bridges' buses."""
         for address, node in list(self.nodes.items()):
-            self.nodes[address] = msgspec.structs.replace(
+            self.nodes[address] = replace(
                 node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
             )
         shown = {address: node for address, node in self.nodes.items() if node.kind != "other"}
@@ -197,7 +198,7 @@ class _Reading:
         missing = {at_gpu(gpu.index, "name"): NAME_IN_TREE for gpu in machine.gpus if gpu.name is None}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
-        return msgspec.structs.replace(machine, missing=machine.missing | missing)
+        return replace(machine, missing=machine.missing | missing)
 
     def redirects_above(self) -> bool:
         """Return whether a bridge above a GPU or a network card redirects traffic; True without either."""
@@ -220,22 +221,6 @@ class _Reading:
         """Return whether all devices are listed, with the buses behind bridges: not `lspci -s` or `-d`."""
         bridges = {address for address, node in self.nodes.items() if node.kind == "bridge"}
         return bridges <= {*self.behind.values()} and any(bus.endswith(":00") for bus in self.buses)
-
-
-def _class_code(head: re.Match[str]) -> str | None:
-    """Return the class by its number (`-nn`, `-n`), else by its name."""
-    word = head[2].strip()
-    number = head[3] or (word if re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE) else None)
-    return f"{number.lower()}00" if number else _CLASSES.get(word)
-
-
-def _kind_by_class(class_code: str | None, vendor: str | None) -> Literal["gpu", "nic", "bridge", "other"]:
-    code = class_code or ""
-    if code.startswith(("0300", "0302")) and vendor == NVIDIA:
-        return "gpu"
-    if code.startswith("02"):
-        return "nic"
-    return "bridge" if code.startswith("0604") else "other"
 
 
 def _link(match: re.Match[str] | None) -> tuple[float | None, int | None]:

@@ -8,9 +8,8 @@ audio function is on the same card.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.pci import pci_tree
@@ -115,7 +114,7 @@ class _Reading:
             buses = _BUSES.match(line, at)
             if buses is None:
                 break
-            self.nodes[address] = msgspec.structs.replace(self.nodes[address], kind="bridge")
+            self.nodes[address] = replace(self.nodes[address], kind="bridge")
             bus = _Bus(bus.domain, bus.root, buses[1].lower(), address)
             at = buses.end()
         return True
@@ -144,10 +143,10 @@ class _Reading:
         for node in self.nodes.values():
             cards.setdefault(node.address.rpartition(".")[0], []).append(node.name or "")
         for address, node in list(self.nodes.items()):
-            kind: Literal["gpu", "nic", "bridge", "other"] = node.kind
+            kind: pci_tree.Kind = node.kind
             if kind != "bridge" and node.name:
                 kind = kind_by_name(node.name, cards[address.rpartition(".")[0]])
-            self.nodes[address] = msgspec.structs.replace(node, kind=kind)
+            self.nodes[address] = replace(node, kind=kind)
             if kind == "other" and node.name and may_be_gpu(node.name):
                 reason = "this lspci does not know the NVIDIA device's name"
                 self.found.missing[at_pci(address, "kind")] = reason
@@ -155,7 +154,7 @@ class _Reading:
             self.found.missing["gpus"] = "the tree has no names (lspci -t); lspci -tv has them"
         machine = pci_tree.machine(SOURCE, self.nodes, self.found)
         missing = {at_gpu(EVERY, "name"): NAME_IN_TREE} if machine.gpus else {}
-        return msgspec.structs.replace(machine, missing=machine.missing | missing)
+        return replace(machine, missing=machine.missing | missing)
 
 
 FORMAT = Format("`lspci -tv` text", "PCI tree", detect, parse, begins=begins)

@@ -15,14 +15,15 @@ The content, from NCCL's src/graph/xml.cc:
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
-from gputopo.reference.expectations import generation_of, parse_link_speed, parse_link_width
+from gputopo.captures.xml_document import opening, parse_xml
+from gputopo.reference import generation_of, parse_link_speed, parse_link_width
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, at_link, at_numa_node
 from gputopo.values.fields import kernel_address
@@ -37,9 +38,6 @@ SOURCE = "nccl xml"
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
 _ITSELF = "itself"  # other end of NVLinks whose target is their GPU
 _PORT = ".port"  # represents the downstream port of a switch, which NCCL omits
-_ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
-# What may be before the first element, and how it ends.
-_BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
 _MASK = re.compile(r"[0-9a-f]{1,16}(?:,[0-9a-f]{1,8})*", re.IGNORECASE)
 _MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
@@ -56,7 +54,7 @@ def claims(text: str) -> Claims:
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the topology. Raises InputError if the XML is cut, dangerous or not NCCL's."""
-    root = root_of(text, origin=origin, hint=_HINT)
+    root = parse_xml(text.strip(), origin=origin, hint=_HINT).root
     if root.tag != "system" or not len(root):
         raise InputError(f"{origin} has no <cpu> in its <system>", _HINT)
     if any("gcn" in gpu.attrib for gpu in root.iter("gpu")):
@@ -80,7 +78,6 @@ class TopologyReading:
     found: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # by <gpu>: links by other end
-    arch: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         """List a text as not understood; XML elements have no line number here, so it is 0."""
@@ -124,7 +121,7 @@ class TopologyReading:
             address=where,
             root=root,
             parent=parent,
-            kind=_kind(element, class_code, vendor),
+            kind=_kind(element, class_code, is_nvidia=vendor in (None, NVIDIA)),
             vendor_id=vendor,
             device_id=_hex(element.get("device"), 4),
             class_code=class_code,
@@ -150,13 +147,13 @@ class TopologyReading:
             end = kernel_address(link.get("target") or "")
             # Switches and CPUs are not in the tree. NCCL combines all switches into one, and so does
             # `between`.
-            key = (
-                _ITSELF
-                if end == where
-                else end
-                if end is not None and (_hex(link.get("tclass"), 6) or "").startswith("03")
-                else _end(link)
-            )
+            code = _hex(link.get("tclass"), 6) or ""
+            if end == where:
+                key = _ITSELF
+            elif end is not None and code.startswith("03"):
+                key = end
+            else:  # NCCL writes CPUs (POWER) as class 0x068001
+                key = {"068000": "switch", "068001": "cpu"}.get(code, "unknown")
             ends[key] = ends.get(key, 0) + count
 
     def nic(self, element: "Element", where: str | None) -> None:
@@ -184,7 +181,11 @@ class TopologyReading:
             nvlinks=lambda a, b: between(self.nvlinks, a, b),
             whole=_with_ports,
         )
-        gpus = tuple(self._with_affinity(gpu) for gpu in machine.gpus)
+        cpus_of = {index: node.cpus for index, node in self.numa.items()}
+        gpus = tuple(
+            gpu if gpu.numa_node not in cpus_of else replace(gpu, cpu_affinity=cpus_of[gpu.numa_node])
+            for gpu in machine.gpus
+        )
         addresses = {gpu.index: str(gpu.pci_address) for gpu in gpus}
         missing = {at_gpu(EVERY, "name"): "not reported by NCCL's XML"} if gpus else {}
         for gpu in gpus:
@@ -206,16 +207,12 @@ class TopologyReading:
                 missing[at_link(link.a, link.b, "nvlinks")] = (
                     "NCCL's XML has links of a GPU to itself: to which GPUs they lead is not reported"
                 )
-        return msgspec.structs.replace(
+        return replace(
             machine,
             gpus=gpus,
             missing=machine.missing | missing,
             contradictions=tuple(contradictions),
         )
-
-    def _with_affinity(self, gpu: Gpu) -> Gpu:
-        node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)
-        return gpu if node is None else msgspec.structs.replace(gpu, cpu_affinity=node.cpus)
 
 
 def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None:
@@ -234,34 +231,27 @@ def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None
     return direct + min(ends.get(a, {}).get("switch", 0), ends.get(b, {}).get("switch", 0))
 
 
-def _end(link: "Element") -> Literal["switch", "cpu", "unknown"]:
-    """Return the kind of the other end of NVLinks: NCCL writes CPUs (POWER) as class 0x068001."""
-    code = _hex(link.get("tclass"), 6)
-    return "switch" if code == "068000" else "cpu" if code == "068001" else "unknown"
-
-
 def _with_ports(tree: Sequence[PciNode]) -> Sequence[PciNode]:
     """Add the downstream ports that NCCL omits: two GPUs of two switches are PXB, not PIX."""
     ports = [PciNode(address=f"{node.address}{_PORT}", root=node.root, parent=node.address) for node in tree]
     return [
         *(
-            msgspec.structs.replace(node, parent=f"{node.parent}{_PORT}") if node.parent is not None else node
+            replace(node, parent=f"{node.parent}{_PORT}") if node.parent is not None else node
             for node in tree
         ),
         *ports,
     ]
 
 
-def _kind(
-    element: "Element", class_code: str | None, vendor: str | None
-) -> Literal["gpu", "nic", "bridge", "other"]:
+def _kind(element: "Element", class_code: str | None, *, is_nvidia: bool) -> pci_tree.Kind:
+    """Return what a function is by its class, or by the elements below it."""
     tags = {child.tag for child in element}
-    code = class_code or ""
-    if ("gpu" in tags or code.startswith(("0300", "0302"))) and vendor in (None, NVIDIA):
+    by_class = pci_tree.kind_of(class_code, is_nvidia=is_nvidia)
+    if by_class == "gpu" or ("gpu" in tags and is_nvidia):
         return "gpu"
-    if "nic" in tags or code.startswith("02"):
+    if by_class == "nic" or "nic" in tags:
         return "nic"
-    return "bridge" if code.startswith("0604") or "pci" in tags else "other"
+    return "bridge" if "pci" in tags else by_class
 
 
 def _number(text: str | None) -> int | None:
@@ -273,41 +263,6 @@ def _hex(text: str | None, digits: int) -> str | None:
     number = (text or "").lower().removeprefix("0x")
     fits = 0 < len(number) <= digits and all(digit in "0123456789abcdef" for digit in number)
     return number.zfill(digits) if fits and set(number) != {"f"} else None
-
-
-def opening(text: str) -> str | None:
-    """Return the name of the first element, or None if the text does not start as XML."""
-    at = 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        end = next((end for start, end in _BEFORE if text.startswith(start, at)), None)
-        if end is None:
-            match = _ELEMENT.match(text, at)
-            return match[1] if match else None
-        if end == ">" and "[" in text[at : at + 400].partition(">")[0]:
-            end = "]>"  # declarations inside the DOCTYPE: the parser refuses dangerous ones
-        closed = text.find(end, at)
-        if closed < 0:
-            return None
-        at = closed + len(end)
-
-
-def root_of(text: str, *, origin: str, hint: str) -> "Element":
-    """Read a whole XML document. Raises InputError if it is cut, invalid or declares entities."""
-    from defusedxml import DefusedXmlException, ElementTree
-
-    try:
-        root: Element = ElementTree.fromstring(text.strip())
-    except DefusedXmlException as error:
-        raise InputError(
-            f"{origin} declares XML entities, which no such file needs", "give the file as the tool wrote it"
-        ) from error
-    except ElementTree.ParseError as error:
-        raise InputError(f"{origin} is not complete XML: {error}", hint) from error
-    except (ValueError, LookupError) as error:
-        raise InputError(f"{origin} is XML that cannot be read: {error}", hint) from error
-    return root
 
 
 def cpus_of_mask(text: str) -> frozenset[int] | None:

@@ -7,11 +7,12 @@ entities are refused.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.reference.expectations import address_order, generation_of
-from gputopo.topology.hops import hop_between, slower_bridge
+from gputopo.reference import address_order, generation_of
+from gputopo.topology import hop_between, slower_bridge
 from gputopo.values.facts import at_gpu, at_link
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 
@@ -19,6 +20,17 @@ NVIDIA = "10de"
 PATH_UNKNOWN = "the capture does not show enough of the path between the two"
 
 Tree = Sequence[PciNode]
+Kind = Literal["gpu", "nic", "bridge", "other"]
+
+
+def kind_of(class_code: str | None, *, is_nvidia: bool) -> Kind:
+    """Return what a function is by its PCI class, such as 030200."""
+    code = class_code or ""
+    if code.startswith(("0300", "0302")) and is_nvidia:
+        return "gpu"
+    if code.startswith("02"):
+        return "nic"
+    return "bridge" if code.startswith("0604") else "other"
 
 
 @dataclass(slots=True)
@@ -49,7 +61,10 @@ def machine(
     """
     tree = tuple(nodes[key] for key in sorted(nodes, key=address_order))
     missing = dict(found.missing)
-    numbers = _numbers([node.address for node in tree if node.kind == "gpu"], found.indices)
+    addresses = [node.address for node in tree if node.kind == "gpu"]
+    numbers = {where: found.indices[where] for where in addresses if where in found.indices}
+    if not len(numbers) == len(addresses) == len({*numbers.values()}):
+        numbers = {where: index for index, where in enumerate(addresses)}
     gpus = tuple(
         _gpu(found.gpus.get(where, Gpu(index=0)), index, nodes[where], nodes, missing)
         for where, index in sorted(numbers.items(), key=lambda pair: pair[1])
@@ -71,13 +86,6 @@ def machine(
     )
 
 
-def _numbers(gpus: Sequence[str], numbers: Mapping[str, int]) -> dict[str, int]:
-    known = [numbers[where] for where in gpus if where in numbers]
-    if len(known) == len(gpus) == len(set(known)):
-        return {where: numbers[where] for where in gpus}
-    return {where: index for index, where in enumerate(gpus)}
-
-
 def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], missing: dict[str, str]) -> Gpu:
     """Return a GPU with its index and the facts from its place in the tree."""
     slot = nodes.get(node.parent) if node.parent else None
@@ -92,10 +100,10 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
     if gpu.pcie != Pcie():
         pcie = gpu.pcie  # the capture reports it itself
     elif pcie.gen_max_device is not None:
-        pcie = msgspec.structs.replace(pcie, gen_max=_min(pcie.gen_max_device, pcie.gen_max_host))
+        pcie = replace(pcie, gen_max=_min(pcie.gen_max_device, pcie.gen_max_host))
     if pcie == Pcie():
         missing.setdefault(at_gpu(index, "pcie"), "not reported by the capture")
-    return msgspec.structs.replace(
+    return replace(
         gpu,
         index=index,
         pci_address=node.address,
@@ -145,11 +153,9 @@ def with_hops(machine: Machine) -> Machine:
     for a, b in combinations(sorted(at), 2):
         link = links.get((a, b), Link(a=a, b=b))
         if link.hop is None and (hop := _hop(machine.pci, at[a] or "", at[b] or "")) is not None:
-            links[a, b] = msgspec.structs.replace(link, hop=hop)
+            links[a, b] = replace(link, hop=hop)
             missing.pop(at_link(a, b, "hop"), None)
-    return msgspec.structs.replace(
-        machine, links=tuple(links[pair] for pair in sorted(links)), missing=missing
-    )
+    return replace(machine, links=tuple(links[pair] for pair in sorted(links)), missing=missing)
 
 
 def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]) -> tuple[Nic, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.ledger import Claims, Format, unread
@@ -238,8 +238,10 @@ class _Table:
         if [_column(cell) for cell in line.cells] == self.columns:
             self.heads.append((len(self.rows), line.number))
             return
-        if len(line.cells) != len(self.columns) or (len(self.columns) == 1 and not self._is_value(line)):
+        if len(line.cells) != len(self.columns):
             return  # the ledger of lines lists it
+        if len(self.columns) == 1 and not _is_value(names("csv").facts[self.columns[0]], line):
+            return
         if line.may_be_cut and not values.is_whole(line.cells[-1]):
             self._note(line.number, f"{self.columns[-1]}: {line.cells[-1]} (the end, which may be cut)")
             line = line._replace(cells=(*line.cells[:-1], _LEFT_OUT))
@@ -249,10 +251,6 @@ class _Table:
         """Return the numbers of its lines."""
         lines = (self.head.number, *(line for _, line in self.heads), *(line.number for line in self.rows))
         return frozenset((*lines, *(number for number, _ in self.unanswered)))
-
-    def _is_value(self, line: _Line) -> bool:
-        """Return whether a line of one cell is a value of the only column, or the reason for none."""
-        return _is_value(names("csv").facts[self.columns[0]], line)
 
     def take_unanswered(self, line: _Line) -> bool:
         """Add a line if it reports that a GPU did not answer."""
@@ -374,15 +372,6 @@ class _Table:
             ),
         )
 
-    def _lasting(self, line: _Line) -> _Line:
-        """Return a row with only its constant facts, without values of the moment."""
-        facts = names("csv").facts
-        cells = (
-            cell if column not in facts or is_fixed(facts[column]) else _LEFT_OUT
-            for column, cell in zip(self.columns, line.cells, strict=True)
-        )
-        return line._replace(cells=tuple(cells))
-
     def _series(self, samples: Sequence[_Rows]) -> Machine:
         """Return the GPUs of a log: its last whole sample, the samples to store, and counts over all."""
         last: dict[int, tuple[int, _Line]] = {  # the last row of each GPU, and the place of its sample
@@ -391,14 +380,23 @@ class _Table:
         whole = (place for place in reversed(range(len(samples))) if len(samples[place]) == len(last))
         shown = next(whole, len(samples) - 1)
         rows = dict(samples[shown])
-        others = {index: self._lasting(line) for index, (_, line) in last.items() if index not in rows}
+        facts = names("csv").facts
+        is_lasting = [column not in facts or is_fixed(facts[column]) for column in self.columns]
+        others = {
+            index: line._replace(
+                cells=tuple(
+                    cell if lasts else _LEFT_OUT for cell, lasts in zip(line.cells, is_lasting, strict=True)
+                )
+            )
+            for index, (_, line) in last.items()
+            if index not in rows
+        }
         for index, (place, _) in sorted(last.items()):
             if place < len(samples) - 2:
                 words = (
                     f"GPU {index} is in none of the last {len(samples) - 1 - place} of {len(samples)} samples"
                 )
                 self.gaps.append(Gap(source=SOURCE, text=words))
-        facts = names("csv").facts
         series = LogSeries([facts.get(column) for column in self.columns])
         stored = [self._sample(samples[place]) for place in sorted({*series.stored(samples), shown})]
         clock = Clock()
@@ -409,7 +407,7 @@ class _Table:
         lost = [{"index": gpu.index, "lost": True} for gpu in found.gpus if gpu.lost]
         if lost:
             stored.append(Sample(source=SOURCE, time=stored[-1].time, gpus=tuple(lost)))
-        return msgspec.structs.replace(
+        return replace(
             found,
             samples=tuple(without_settings(one, lasting) for one in stored),
             series=series.histories(samples, times),

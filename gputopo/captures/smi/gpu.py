@@ -1,7 +1,6 @@
 """One GPU in one output of `nvidia-smi`: facts are collected line by line, then become a Gpu."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ from gputopo.captures.smi import values
 from gputopo.captures.smi.key_names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED
 from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.values import LOST, NEEDS_RESET, ReportedValue
-from gputopo.reference.clock_events import BITS, decode
+from gputopo.reference import CLOCK_EVENT_BITS, decode_clock_events
 from gputopo.values.fields import field_at
 from gputopo.values.machine import Gpu, GpuProcess
 from gputopo.values.samples import gpu_with
@@ -68,20 +67,34 @@ class ReportedGpu:
         if self.instances and not entry.path.startswith(_INSTANCES):
             self.instances_end = True
         if entry.text is None:
-            return self._heading(entry.path)
+            if entry.path in ("mig device", "mig_devices/mig_device"):
+                self.instances = (self.instances or 0) + 1
+            if entry.path == "processes/process_info":
+                self.processes = [*(self.processes or ()), {}]
+            known = entry.path in self.names.sections or entry.path in self.names.facts
+            return known or self.names.is_unplaced(entry.path)
         self.notice(entry.text)
         if named := self.names.facts.get(entry.path):
             value = values.parse(named.kind, entry.text, bare=self.queried)
             return self._report(named.fact, named.rank, value)
         if entry.path in self.names.processes:
             return self._process(entry)
+        is_none = entry.text.lower() in _NO_PROCESSES
         if entry.path in ("processes", "compute processes"):
-            return self._no_processes(entry.text)
-        if entry.path == "mig_devices" and entry.text.lower() in _NO_PROCESSES:
+            if is_none:
+                self.processes = self.processes or []
+                return True
+            value = values.parse("section", entry.text)
+            self.no_processes = value.reason
+            return not value.strange
+        if entry.path == "mig_devices" and is_none:
             self.instances = 0
             return True
-        if entry.path in self.names.sections:
-            return self._whole_section(entry)
+        if entry.path in self.names.sections:  # a reason instead of its lines: `Remapped Rows : N/A`
+            value = values.parse("section", entry.text)
+            for named in self.names.below(entry.path):
+                self._report(named.fact, named.rank, value)
+            return not value.strange
         return self.names.is_unplaced(entry.path)
 
     def notice(self, text: str) -> None:
@@ -89,13 +102,6 @@ class ReportedGpu:
         said = values.clean(text).strip("[] ").lower()
         self.lost = self.lost or said == LOST
         self.needs_reset = self.needs_reset or said == NEEDS_RESET
-
-    def _heading(self, path: str) -> bool:
-        if path in ("mig device", "mig_devices/mig_device"):
-            self.instances = (self.instances or 0) + 1
-        if path == "processes/process_info":
-            self._processes().append({})
-        return path in self.names.sections or path in self.names.facts or self.names.is_unplaced(path)
 
     def _report(self, fact: str, rank: int, value: ReportedValue) -> bool:
         by_name = self.reported.setdefault(fact, {})
@@ -106,30 +112,10 @@ class ReportedGpu:
             return False
         return not value.strange
 
-    def _whole_section(self, entry: Entry) -> bool:
-        """Read a section that has a reason instead of its lines: `Remapped Rows : N/A`."""
-        value = values.parse("section", entry.text or "")
-        for named in self.names.below(entry.path):
-            self._report(named.fact, named.rank, value)
-        return not value.strange
-
-    def _processes(self) -> list[dict[str, Any]]:
-        if self.processes is None:
-            self.processes = []
-        return self.processes
-
-    def _no_processes(self, text: str) -> bool:
-        if text.lower() in _NO_PROCESSES:
-            self._processes()
-            return True
-        value = values.parse("section", text)
-        self.no_processes = value.reason
-        return not value.strange
-
     def _process(self, entry: Entry) -> bool:
         row = self.names.processes[entry.path]
         value = values.parse(row.kind, entry.text or "")
-        processes = self._processes()
+        processes = self.processes = self.processes or []
         if row.fact == "pid" and (not processes or "pid" in processes[-1]):
             processes.append({})
         if not processes or row.fact in processes[-1]:
@@ -144,12 +130,18 @@ class ReportedGpu:
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
         for fact, by_name in self.reported.items():
-            best = _best(by_name)
+            rank, best = min(by_name.items(), key=lambda named: (named[1].value is None, named[0]))
+            # An error for the average power is a fault, even if there is a value for the present power.
+            better = (by_name[name] for name in range(rank) if name in by_name)
+            best = next((value for value in better if _ERROR.fullmatch(value.reason or "")), best)
             if best.value is None:
                 missing[fact] = best.reason or "not reported"
             else:
                 values[fact] = best.value
-        if _answers_nothing(values, missing):
+        errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
+        if errors >= _FEWEST_ERRORS and not any(
+            "." in fact or field_at(Gpu, fact).stability != "fixed" for fact in values
+        ):  # only the identity was answered
             self.lost = True
             self.notes.setdefault("", "an error instead of every reading")
         self._throttle(values, missing)
@@ -167,9 +159,9 @@ class ReportedGpu:
             fact.removeprefix(_REASON): missing.pop(fact) for fact in [*missing] if fact.startswith(_REASON)
         }
         if mask is not None:
-            values["throttle.reasons"] = decode(mask)
+            values["throttle.reasons"] = decode_clock_events(mask)
         elif (whole := all(name in states for name in BASE_REASONS)) or any(states.values()):
-            order = (*BITS, *states)
+            order = (*CLOCK_EVENT_BITS, *states)
             values["throttle.reasons"] = tuple(dict.fromkeys(name for name in order if states.get(name)))
             if not whole:
                 missing["throttle.reasons"] = _PART
@@ -195,24 +187,6 @@ class ReportedGpu:
             values["processes"] = tuple(dict.fromkeys(found))
         elif self.no_processes is not None:
             missing["processes"] = self.no_processes
-
-
-def _best(by_name: Mapping[int, ReportedValue]) -> ReportedValue:
-    """Return the value of the best name that has one, or the error that a better name has instead.
-
-    A driver that reports an error for the average power and a value for the present power has a fault.
-    """
-    rank, best = min(by_name.items(), key=lambda one: (one[1].value is None, one[0]))
-    better = (by_name[name] for name in range(rank) if name in by_name)
-    return next((value for value in better if _ERROR.fullmatch(value.reason or "")), best)
-
-
-def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
-    """Return whether only the identity of the GPU was answered, and several other queries returned errors."""
-    errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
-    return errors >= _FEWEST_ERRORS and not any(
-        "." in fact or field_at(Gpu, fact).stability != "fixed" for fact in values
-    )
 
 
 def _shown(value: ReportedValue) -> str:

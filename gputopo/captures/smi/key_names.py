@@ -3,510 +3,146 @@
 Reasons have the names of gputopo.reference.clock_events; violation times are other counters than NVML's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 
 from gputopo.values.fields import Smi
 
+
+def _reason(*names: str, text: tuple[str, ...]) -> Smi:
+    """Return the names of a reason; older drivers call the section `clocks_throttle_reasons`."""
+    eras = ("event", "throttle")
+    return Smi(
+        kind="active",
+        xml=tuple(f"clocks_{era}_reasons/clocks_{era}_reason_{name}" for era, name in product(eras, names)),
+        text=tuple(f"Clocks {era} Reasons/{words}" for era, words in product(eras, text)),
+        csv=tuple(f"clocks_{era}_reasons.{name}" for era, name in product(eras, names)),
+    )
+
+
 REASONS: Mapping[str, Smi] = {
-    "throttle.reasons.gpu_idle": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_gpu_idle",
-            "clocks_throttle_reasons/clocks_throttle_reason_gpu_idle",
-        ),
-        text=("Clocks Event Reasons/Idle", "Clocks Throttle Reasons/Idle"),
-        csv=("clocks_event_reasons.gpu_idle", "clocks_throttle_reasons.gpu_idle"),
+    "throttle.reasons.gpu_idle": _reason("gpu_idle", text=("Idle",)),
+    "throttle.reasons.applications_clocks_setting": _reason(
+        "applications_clocks_setting", text=("Applications Clocks Setting",)
     ),
-    "throttle.reasons.applications_clocks_setting": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_applications_clocks_setting",
-            "clocks_throttle_reasons/clocks_throttle_reason_applications_clocks_setting",
-        ),
-        text=(
-            "Clocks Event Reasons/Applications Clocks Setting",
-            "Clocks Throttle Reasons/Applications Clocks Setting",
-        ),
-        csv=(
-            "clocks_event_reasons.applications_clocks_setting",
-            "clocks_throttle_reasons.applications_clocks_setting",
-        ),
+    "throttle.reasons.sw_power_cap": _reason("sw_power_cap", text=("SW Power Cap",)),
+    "throttle.reasons.hw_slowdown": _reason("hw_slowdown", text=("HW Slowdown",)),
+    "throttle.reasons.sync_boost": _reason("sync_boost", text=("Sync Boost",)),
+    "throttle.reasons.sw_thermal_slowdown": _reason("sw_thermal_slowdown", text=("SW Thermal Slowdown",)),
+    "throttle.reasons.hw_thermal_slowdown": _reason(
+        "hw_thermal_slowdown", text=("HW Slowdown/HW Thermal Slowdown", "HW Thermal Slowdown")
     ),
-    "throttle.reasons.sw_power_cap": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_sw_power_cap",
-            "clocks_throttle_reasons/clocks_throttle_reason_sw_power_cap",
-        ),
-        text=("Clocks Event Reasons/SW Power Cap", "Clocks Throttle Reasons/SW Power Cap"),
-        csv=("clocks_event_reasons.sw_power_cap", "clocks_throttle_reasons.sw_power_cap"),
+    "throttle.reasons.hw_power_brake_slowdown": _reason(
+        "hw_power_brake_slowdown", text=("HW Slowdown/HW Power Brake Slowdown", "HW Power Brake Slowdown")
     ),
-    "throttle.reasons.hw_slowdown": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_hw_slowdown",
-            "clocks_throttle_reasons/clocks_throttle_reason_hw_slowdown",
-        ),
-        text=("Clocks Event Reasons/HW Slowdown", "Clocks Throttle Reasons/HW Slowdown"),
-        csv=("clocks_event_reasons.hw_slowdown", "clocks_throttle_reasons.hw_slowdown"),
+    "throttle.reasons.display_clock_setting": _reason(
+        "display_clocks_setting", "display_clock_setting", text=("Display Clock Setting",)
     ),
-    "throttle.reasons.sync_boost": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_sync_boost",
-            "clocks_throttle_reasons/clocks_throttle_reason_sync_boost",
-        ),
-        text=("Clocks Event Reasons/Sync Boost", "Clocks Throttle Reasons/Sync Boost"),
-        csv=("clocks_event_reasons.sync_boost", "clocks_throttle_reasons.sync_boost"),
-    ),
-    "throttle.reasons.sw_thermal_slowdown": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_sw_thermal_slowdown",
-            "clocks_throttle_reasons/clocks_throttle_reason_sw_thermal_slowdown",
-        ),
-        text=("Clocks Event Reasons/SW Thermal Slowdown", "Clocks Throttle Reasons/SW Thermal Slowdown"),
-        csv=("clocks_event_reasons.sw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown"),
-    ),
-    "throttle.reasons.hw_thermal_slowdown": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown",
-            "clocks_throttle_reasons/clocks_throttle_reason_hw_thermal_slowdown",
-        ),
-        text=(
-            "Clocks Event Reasons/HW Slowdown/HW Thermal Slowdown",
-            "Clocks Event Reasons/HW Thermal Slowdown",
-            "Clocks Throttle Reasons/HW Slowdown/HW Thermal Slowdown",
-            "Clocks Throttle Reasons/HW Thermal Slowdown",
-        ),
-        csv=("clocks_event_reasons.hw_thermal_slowdown", "clocks_throttle_reasons.hw_thermal_slowdown"),
-    ),
-    "throttle.reasons.hw_power_brake_slowdown": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_hw_power_brake_slowdown",
-            "clocks_throttle_reasons/clocks_throttle_reason_hw_power_brake_slowdown",
-        ),
-        text=(
-            "Clocks Event Reasons/HW Slowdown/HW Power Brake Slowdown",
-            "Clocks Event Reasons/HW Power Brake Slowdown",
-            "Clocks Throttle Reasons/HW Slowdown/HW Power Brake Slowdown",
-            "Clocks Throttle Reasons/HW Power Brake Slowdown",
-        ),
-        csv=(
-            "clocks_event_reasons.hw_power_brake_slowdown",
-            "clocks_throttle_reasons.hw_power_brake_slowdown",
-        ),
-    ),
-    "throttle.reasons.display_clock_setting": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_display_clocks_setting",
-            "clocks_event_reasons/clocks_event_reason_display_clock_setting",
-            "clocks_throttle_reasons/clocks_throttle_reason_display_clocks_setting",
-            "clocks_throttle_reasons/clocks_throttle_reason_display_clock_setting",
-        ),
-        text=("Clocks Event Reasons/Display Clock Setting", "Clocks Throttle Reasons/Display Clock Setting"),
-        csv=(
-            "clocks_event_reasons.display_clocks_setting",
-            "clocks_event_reasons.display_clock_setting",
-            "clocks_throttle_reasons.display_clocks_setting",
-            "clocks_throttle_reasons.display_clock_setting",
-        ),
-    ),
-    "throttle.reasons.board_limit": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_board_limit",
-            "clocks_throttle_reasons/clocks_throttle_reason_board_limit",
-        ),
-        text=("Clocks Event Reasons/Board Limit", "Clocks Throttle Reasons/Board Limit"),
-        csv=("clocks_event_reasons.board_limit", "clocks_throttle_reasons.board_limit"),
-    ),
-    "throttle.reasons.reliability": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_reliability",
-            "clocks_throttle_reasons/clocks_throttle_reason_reliability",
-        ),
-        text=("Clocks Event Reasons/Reliability", "Clocks Throttle Reasons/Reliability"),
-        csv=("clocks_event_reasons.reliability", "clocks_throttle_reasons.reliability"),
-    ),
-    "throttle.reasons.user_defined_clocks": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_user_defined_clocks",
-            "clocks_throttle_reasons/clocks_throttle_reason_user_defined_clocks",
-        ),
-        text=("Clocks Event Reasons/User Defined Clocks", "Clocks Throttle Reasons/User Defined Clocks"),
-        csv=("clocks_event_reasons.user_defined_clocks", "clocks_throttle_reasons.user_defined_clocks"),
-    ),
-    "throttle.reasons.unknown": Smi(
-        kind="active",
-        xml=(
-            "clocks_event_reasons/clocks_event_reason_unknown",
-            "clocks_throttle_reasons/clocks_throttle_reason_unknown",
-        ),
-        text=("Clocks Event Reasons/Unknown", "Clocks Throttle Reasons/Unknown"),
-        csv=("clocks_event_reasons.unknown", "clocks_throttle_reasons.unknown"),
-    ),
+    "throttle.reasons.board_limit": _reason("board_limit", text=("Board Limit",)),
+    "throttle.reasons.reliability": _reason("reliability", text=("Reliability",)),
+    "throttle.reasons.user_defined_clocks": _reason("user_defined_clocks", text=("User Defined Clocks",)),
+    "throttle.reasons.unknown": _reason("unknown", text=("Unknown",)),
 }
 # Reported by every driver version: without these the list of active reasons is incomplete.
 BASE_REASONS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown")
 
+
+def _violation(name: str, text: str, xml: str) -> Smi:
+    """Return the names of a counter; `xml`: the end of its tag."""
+    section = "clocks_event_reasons_counters"
+    return Smi(
+        "us", f"{section}/{section}_{xml}", f"Clocks Event Reasons Counters/{text}", f"{section}.{name}"
+    )
+
+
 VIOLATION_TIMES: Mapping[str, Smi] = {
-    "violation_ns.sw_power_cap": Smi(
-        kind="us",
-        xml="clocks_event_reasons_counters/clocks_event_reasons_counters_sw_power_cap",
-        text="Clocks Event Reasons Counters/SW Power Capping",
-        csv="clocks_event_reasons_counters.sw_power_cap",
-    ),
-    "violation_ns.sync_boost": Smi(
-        kind="us",
-        xml="clocks_event_reasons_counters/clocks_event_reasons_counters_sync_boost",
-        text="Clocks Event Reasons Counters/Sync Boost",
-        csv="clocks_event_reasons_counters.sync_boost",
-    ),
-    "violation_ns.sw_thermal_slowdown": Smi(
-        kind="us",
-        xml="clocks_event_reasons_counters/clocks_event_reasons_counters_sw_therm_slowdown",
-        text="Clocks Event Reasons Counters/SW Thermal Slowdown",
-        csv="clocks_event_reasons_counters.sw_thermal_slowdown",
-    ),
-    "violation_ns.hw_thermal_slowdown": Smi(
-        kind="us",
-        xml="clocks_event_reasons_counters/clocks_event_reasons_counters_hw_therm_slowdown",
-        text="Clocks Event Reasons Counters/HW Thermal Slowdown",
-        csv="clocks_event_reasons_counters.hw_thermal_slowdown",
-    ),
-    "violation_ns.hw_power_brake_slowdown": Smi(
-        kind="us",
-        xml="clocks_event_reasons_counters/clocks_event_reasons_counters_hw_power_brake",
-        text="Clocks Event Reasons Counters/HW Power Braking",
-        csv="clocks_event_reasons_counters.hw_power_brake_slowdown",
-    ),
+    f"violation_ns.{name}": _violation(name, text, xml)
+    for name, text, xml in (
+        ("sw_power_cap", "SW Power Capping", "sw_power_cap"),
+        ("sync_boost", "Sync Boost", "sync_boost"),
+        ("sw_thermal_slowdown", "SW Thermal Slowdown", "sw_therm_slowdown"),
+        ("hw_thermal_slowdown", "HW Thermal Slowdown", "hw_therm_slowdown"),
+        ("hw_power_brake_slowdown", "HW Power Braking", "hw_power_brake"),
+    )
 }
 
-ECC_COUNTS: Mapping[str, Smi] = {
-    "ecc.counts.volatile.sram_correctable": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/sram_correctable",
-        text="ECC Errors/volatile/SRAM Correctable",
-        csv="ecc.errors.corrected.volatile.sram",
-    ),
-    "ecc.counts.volatile.sram_uncorrectable": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/sram_uncorrectable",
-        text="ECC Errors/volatile/SRAM Uncorrectable",
-        csv="ecc.errors.uncorrected.volatile.sram",
-    ),
-    "ecc.counts.volatile.sram_uncorrectable_parity": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/sram_uncorrectable_parity",
-        text="ECC Errors/volatile/SRAM Uncorrectable Parity",
-        csv="ecc.errors.uncorrected.volatile.sram.parity",
-    ),
-    "ecc.counts.volatile.sram_uncorrectable_secded": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/sram_uncorrectable_secded",
-        text="ECC Errors/volatile/SRAM Uncorrectable SEC-DED",
-        csv="ecc.errors.uncorrected.volatile.sram.secded",
-    ),
-    "ecc.counts.volatile.dram_correctable": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/dram_correctable",
-        text="ECC Errors/volatile/DRAM Correctable",
-        csv="ecc.errors.corrected.volatile.dram",
-    ),
-    "ecc.counts.volatile.dram_uncorrectable": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/dram_uncorrectable",
-        text="ECC Errors/volatile/DRAM Uncorrectable",
-        csv="ecc.errors.uncorrected.volatile.dram",
-    ),
-    "ecc.counts.volatile.single_bit.device_memory": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/single_bit/device_memory",
-        text="ECC Errors/volatile/single Bit/Device Memory",
-        csv="ecc.errors.corrected.volatile.device_memory",
-    ),
-    "ecc.counts.volatile.single_bit.register_file": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/single_bit/register_file",
-        text="ECC Errors/volatile/single Bit/Register File",
-        csv="ecc.errors.corrected.volatile.register_file",
-    ),
-    "ecc.counts.volatile.single_bit.l1_cache": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/single_bit/l1_cache",
-        text="ECC Errors/volatile/single Bit/L1 Cache",
-        csv="ecc.errors.corrected.volatile.l1_cache",
-    ),
-    "ecc.counts.volatile.single_bit.l2_cache": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/single_bit/l2_cache",
-        text="ECC Errors/volatile/single Bit/L2 Cache",
-        csv="ecc.errors.corrected.volatile.l2_cache",
-    ),
-    "ecc.counts.volatile.single_bit.texture_memory": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/single_bit/texture_memory",
-        text="ECC Errors/volatile/single Bit/Texture Memory",
-        csv="ecc.errors.corrected.volatile.texture_memory",
-    ),
-    "ecc.counts.volatile.single_bit.texture_shm": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/single_bit/texture_shm",
-        text="ECC Errors/volatile/single Bit/Texture Shared",
-        csv="ecc.errors.corrected.volatile.texture_shm",
-    ),
-    "ecc.counts.volatile.single_bit.cbu": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/single_bit/cbu",
-        text="ECC Errors/volatile/single Bit/CBU",
-        csv="ecc.errors.corrected.volatile.cbu",
-    ),
-    "ecc.counts.volatile.double_bit.device_memory": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/double_bit/device_memory",
-        text="ECC Errors/volatile/double Bit/Device Memory",
-        csv="ecc.errors.uncorrected.volatile.device_memory",
-    ),
-    "ecc.counts.volatile.double_bit.register_file": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/double_bit/register_file",
-        text="ECC Errors/volatile/double Bit/Register File",
-        csv="ecc.errors.uncorrected.volatile.register_file",
-    ),
-    "ecc.counts.volatile.double_bit.l1_cache": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/double_bit/l1_cache",
-        text="ECC Errors/volatile/double Bit/L1 Cache",
-        csv="ecc.errors.uncorrected.volatile.l1_cache",
-    ),
-    "ecc.counts.volatile.double_bit.l2_cache": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/double_bit/l2_cache",
-        text="ECC Errors/volatile/double Bit/L2 Cache",
-        csv="ecc.errors.uncorrected.volatile.l2_cache",
-    ),
-    "ecc.counts.volatile.double_bit.texture_memory": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/double_bit/texture_memory",
-        text="ECC Errors/volatile/double Bit/Texture Memory",
-        csv="ecc.errors.uncorrected.volatile.texture_memory",
-    ),
-    "ecc.counts.volatile.double_bit.texture_shm": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/double_bit/texture_shm",
-        text="ECC Errors/volatile/double Bit/Texture Shared",
-        csv="ecc.errors.uncorrected.volatile.texture_shm",
-    ),
-    "ecc.counts.volatile.double_bit.cbu": Smi(
-        kind="count",
-        xml="ecc_errors/volatile/double_bit/cbu",
-        text="ECC Errors/volatile/double Bit/CBU",
-        csv="ecc.errors.uncorrected.volatile.cbu",
-    ),
-    "ecc.counts.aggregate.sram_correctable": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/sram_correctable",
-        text="ECC Errors/aggregate/SRAM Correctable",
-        csv="ecc.errors.corrected.aggregate.sram",
-    ),
-    "ecc.counts.aggregate.sram_uncorrectable": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/sram_uncorrectable",
-        text="ECC Errors/aggregate/SRAM Uncorrectable",
-        csv="ecc.errors.uncorrected.aggregate.sram",
-    ),
-    "ecc.counts.aggregate.sram_uncorrectable_parity": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/sram_uncorrectable_parity",
-        text="ECC Errors/aggregate/SRAM Uncorrectable Parity",
-        csv="ecc.errors.uncorrected.aggregate.sram.parity",
-    ),
-    "ecc.counts.aggregate.sram_uncorrectable_secded": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/sram_uncorrectable_secded",
-        text="ECC Errors/aggregate/SRAM Uncorrectable SEC-DED",
-        csv="ecc.errors.uncorrected.aggregate.sram.secded",
-    ),
-    "ecc.counts.aggregate.dram_correctable": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/dram_correctable",
-        text="ECC Errors/aggregate/DRAM Correctable",
-        csv="ecc.errors.corrected.aggregate.dram",
-    ),
-    "ecc.counts.aggregate.dram_uncorrectable": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/dram_uncorrectable",
-        text="ECC Errors/aggregate/DRAM Uncorrectable",
-        csv="ecc.errors.uncorrected.aggregate.dram",
-    ),
-    "ecc.counts.aggregate.single_bit.device_memory": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/single_bit/device_memory",
-        text="ECC Errors/aggregate/single Bit/Device Memory",
-        csv="ecc.errors.corrected.aggregate.device_memory",
-    ),
-    "ecc.counts.aggregate.single_bit.register_file": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/single_bit/register_file",
-        text="ECC Errors/aggregate/single Bit/Register File",
-        csv="ecc.errors.corrected.aggregate.register_file",
-    ),
-    "ecc.counts.aggregate.single_bit.l1_cache": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/single_bit/l1_cache",
-        text="ECC Errors/aggregate/single Bit/L1 Cache",
-        csv="ecc.errors.corrected.aggregate.l1_cache",
-    ),
-    "ecc.counts.aggregate.single_bit.l2_cache": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/single_bit/l2_cache",
-        text="ECC Errors/aggregate/single Bit/L2 Cache",
-        csv="ecc.errors.corrected.aggregate.l2_cache",
-    ),
-    "ecc.counts.aggregate.single_bit.texture_memory": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/single_bit/texture_memory",
-        text="ECC Errors/aggregate/single Bit/Texture Memory",
-        csv="ecc.errors.corrected.aggregate.texture_memory",
-    ),
-    "ecc.counts.aggregate.single_bit.texture_shm": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/single_bit/texture_shm",
-        text="ECC Errors/aggregate/single Bit/Texture Shared",
-        csv="ecc.errors.corrected.aggregate.texture_shm",
-    ),
-    "ecc.counts.aggregate.single_bit.cbu": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/single_bit/cbu",
-        text="ECC Errors/aggregate/single Bit/CBU",
-        csv="ecc.errors.corrected.aggregate.cbu",
-    ),
-    "ecc.counts.aggregate.double_bit.device_memory": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/double_bit/device_memory",
-        text="ECC Errors/aggregate/double Bit/Device Memory",
-        csv="ecc.errors.uncorrected.aggregate.device_memory",
-    ),
-    "ecc.counts.aggregate.double_bit.register_file": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/double_bit/register_file",
-        text="ECC Errors/aggregate/double Bit/Register File",
-        csv="ecc.errors.uncorrected.aggregate.register_file",
-    ),
-    "ecc.counts.aggregate.double_bit.l1_cache": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/double_bit/l1_cache",
-        text="ECC Errors/aggregate/double Bit/L1 Cache",
-        csv="ecc.errors.uncorrected.aggregate.l1_cache",
-    ),
-    "ecc.counts.aggregate.double_bit.l2_cache": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/double_bit/l2_cache",
-        text="ECC Errors/aggregate/double Bit/L2 Cache",
-        csv="ecc.errors.uncorrected.aggregate.l2_cache",
-    ),
-    "ecc.counts.aggregate.double_bit.texture_memory": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/double_bit/texture_memory",
-        text="ECC Errors/aggregate/double Bit/Texture Memory",
-        csv="ecc.errors.uncorrected.aggregate.texture_memory",
-    ),
-    "ecc.counts.aggregate.double_bit.texture_shm": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/double_bit/texture_shm",
-        text="ECC Errors/aggregate/double Bit/Texture Shared",
-        csv="ecc.errors.uncorrected.aggregate.texture_shm",
-    ),
-    "ecc.counts.aggregate.double_bit.cbu": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate/double_bit/cbu",
-        text="ECC Errors/aggregate/double Bit/CBU",
-        csv="ecc.errors.uncorrected.aggregate.cbu",
-    ),
-    "ecc.counts.aggregate.sram_threshold_exceeded": Smi(
-        kind="yes as 1",
-        xml="ecc_errors/aggregate/sram_threshold_exceeded",
-        text="ECC Errors/Aggregate/SRAM Threshold Exceeded",
-        csv="ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
-    ),
-    "ecc.counts.aggregate_uncorrectable_sram_sources.sram_l2": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate_uncorrectable_sram_sources/sram_l2",
-        text="ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM L2",
-        csv="ecc.errors.uncorrected.aggregate.sram.l2",
-    ),
-    "ecc.counts.aggregate_uncorrectable_sram_sources.sram_sm": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate_uncorrectable_sram_sources/sram_sm",
-        text="ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM SM",
-        csv="ecc.errors.uncorrected.aggregate.sram.sm",
-    ),
-    "ecc.counts.aggregate_uncorrectable_sram_sources.sram_microcontroller": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate_uncorrectable_sram_sources/sram_microcontroller",
-        text="ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM Microcontroller",
-        csv="ecc.errors.uncorrected.aggregate.sram.mcu",
-    ),
-    "ecc.counts.aggregate_uncorrectable_sram_sources.sram_pcie": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate_uncorrectable_sram_sources/sram_pcie",
-        text="ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM PCIE",
-        csv="ecc.errors.uncorrected.aggregate.sram.pcie",
-    ),
-    "ecc.counts.aggregate_uncorrectable_sram_sources.sram_other": Smi(
-        kind="count",
-        xml="ecc_errors/aggregate_uncorrectable_sram_sources/sram_other",
-        text="ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM Other",
-        csv="ecc.errors.uncorrected.aggregate.sram.other",
-    ),
+# Since Ampere, by kind of memory: the XML tag, which is also the key, and the text and CSV names.
+_ECC_OF_MEMORY = (
+    ("sram_correctable", "SRAM Correctable", "corrected", "sram"),
+    ("sram_uncorrectable", "SRAM Uncorrectable", "uncorrected", "sram"),
+    ("sram_uncorrectable_parity", "SRAM Uncorrectable Parity", "uncorrected", "sram.parity"),
+    ("sram_uncorrectable_secded", "SRAM Uncorrectable SEC-DED", "uncorrected", "sram.secded"),
+    ("dram_correctable", "DRAM Correctable", "corrected", "dram"),
+    ("dram_uncorrectable", "DRAM Uncorrectable", "uncorrected", "dram"),
+)
+# Up to Volta, by place, with the text name.
+_ECC_PLACES = {
+    "device_memory": "Device Memory",
+    "register_file": "Register File",
+    "l1_cache": "L1 Cache",
+    "l2_cache": "L2 Cache",
+    "texture_memory": "Texture Memory",
+    "texture_shm": "Texture Shared",
+    "cbu": "CBU",
 }
+_SRAM_SOURCES = {"l2": "l2", "sm": "sm", "microcontroller": "mcu", "pcie": "pcie", "other": "other"}
+
+
+def _ecc_counts() -> Iterator[tuple[str, Smi]]:
+    """Yield each count, such as `ecc.counts.volatile.double_bit.l2_cache`, with its names."""
+    for since in ("volatile", "aggregate"):
+        xml, text = f"ecc_errors/{since}", f"ECC Errors/{since}"
+        for tag, words, state, name in _ECC_OF_MEMORY:
+            csv = f"ecc.errors.{state}.{since}.{name}"
+            yield f"ecc.counts.{since}.{tag}", Smi("count", f"{xml}/{tag}", f"{text}/{words}", csv)
+        for bits, state in (("single", "corrected"), ("double", "uncorrected")):
+            for tag, words in _ECC_PLACES.items():
+                yield (
+                    f"ecc.counts.{since}.{bits}_bit.{tag}",
+                    Smi(
+                        "count",
+                        f"{xml}/{bits}_bit/{tag}",
+                        f"{text}/{bits} Bit/{words}",
+                        f"ecc.errors.{state}.{since}.{tag}",
+                    ),
+                )
+    yield (
+        "ecc.counts.aggregate.sram_threshold_exceeded",
+        Smi(
+            "yes as 1",
+            "ecc_errors/aggregate/sram_threshold_exceeded",
+            "ECC Errors/Aggregate/SRAM Threshold Exceeded",
+            "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
+        ),
+    )
+    sources = "aggregate_uncorrectable_sram_sources"
+    for tag, name in _SRAM_SOURCES.items():
+        yield (
+            f"ecc.counts.{sources}.sram_{tag}",
+            Smi(
+                "count",
+                f"ecc_errors/{sources}/sram_{tag}",
+                f"ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM {tag}",
+                f"ecc.errors.uncorrected.aggregate.sram.{name}",
+            ),
+        )
+
+
+ECC_COUNTS: Mapping[str, Smi] = dict(_ecc_counts())
 
 FABRIC_HEALTH: Mapping[str, Smi] = {
-    "fabric.health.summary": Smi(
-        kind="fabric", xml="fabric/health/summary", text="Fabric/Health/Summary", csv="fabric.health.summary"
-    ),
-    "fabric.health.bandwidth": Smi(
-        kind="fabric",
-        xml="fabric/health/bandwidth",
-        text="Fabric/Health/Bandwidth",
-        csv="fabric.health.bandwidth",
-    ),
-    "fabric.health.route_recovery_in_progress": Smi(
-        kind="fabric",
-        xml="fabric/health/route_recovery_in_progress",
-        text="Fabric/Health/Route Recovery in progress",
-        csv="fabric.health.route_recovery_in_progress",
-    ),
-    "fabric.health.route_unhealthy": Smi(
-        kind="fabric",
-        xml="fabric/health/route_unhealthy",
-        text="Fabric/Health/Route Unhealthy",
-        csv="fabric.health.route_unhealthy",
-    ),
-    "fabric.health.access_timeout_recovery": Smi(
-        kind="fabric",
-        xml="fabric/health/access_timeout_recovery",
-        text="Fabric/Health/Access Timeout Recovery",
-        csv="fabric.health.access_timeout_recovery",
-    ),
-    "fabric.health.incorrect_configuration": Smi(
-        kind="fabric",
-        xml="fabric/health/incorrect_configuration",
-        text="Fabric/Health/Incorrect Configuration",
-        csv="fabric.health.incorrect_configuration",
-    ),
-    "fabric.health.partition_assigned": Smi(
-        kind="fabric",
-        xml="fabric/health/partition_assigned",
-        text="Fabric/Health/Partition Assigned",
-        csv="fabric.health.partition_assigned",
-    ),
+    f"fabric.health.{tag}": Smi(
+        "fabric", f"fabric/health/{tag}", f"Fabric/Health/{tag.replace('_', ' ')}", f"fabric.health.{tag}"
+    )
+    for tag in (
+        "summary",
+        "bandwidth",
+        "route_recovery_in_progress",
+        "route_unhealthy",
+        "access_timeout_recovery",
+        "incorrect_configuration",
+        "partition_assigned",
+    )
 }
 
 # What a GPU needs before it can be used again. Drivers since 570 report the action (`GPU Recovery Action`).

@@ -7,7 +7,7 @@ the device handle for GPU3: 0000:04:00.0: Unknown Error`.
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -68,7 +68,24 @@ def with_unanswered(
         for one in dict.fromkeys(unanswered)
         if not any(_is_about(one, index, gpu, numbered) for index, gpu in rows.items())
     ]
-    return _in_gaps(rows, new, names) if numbered else _in_order(rows, new, names)
+    gpus = dict(rows) if numbered else {}
+    unnumbered = [] if numbered else [row for _, row in sorted(rows.items())]
+    has_addresses = any(row.address is not None for row in rows.values())
+    for lost in sorted(new, key=lambda lost: (lost.number is None, lost.number, lost.address or "~")):
+        is_placed = lost.address is not None and has_addresses
+        if is_placed and not numbered:
+            behind = (n for n, row in enumerate(unnumbered) if (row.address or "") > (lost.address or ""))
+            unnumbered.insert(next(behind, len(unnumbered)), _lost_gpu(lost, names, placed=True))
+        elif lost.number is not None and lost.number not in gpus:
+            gpus[lost.number] = _lost_gpu(lost, names, placed=True)
+        elif numbered:
+            below = [n for n, row in gpus.items() if lost.address and (row.address or "~") < lost.address]
+            free = next(n for n in itertools.count(1 + max(below, default=-1)) if n not in gpus)
+            gpus[free] = _lost_gpu(lost, names, placed=is_placed)
+        else:
+            unnumbered.append(_lost_gpu(lost, names, placed=False))
+    free_numbers = (n for n in itertools.count() if n not in gpus)
+    return gpus | dict(zip([*itertools.islice(free_numbers, len(unnumbered))], unnumbered, strict=True))
 
 
 def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
@@ -98,47 +115,6 @@ def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, numbered: bool) ->
     if line.address is not None and gpu.address is not None:
         return line.address == gpu.address
     return numbered and line.number == index
-
-
-def _in_gaps(
-    rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names
-) -> dict[int, ReportedGpu]:
-    """Give each new GPU the number in its line, else the first free number after the lower addresses."""
-    gpus = dict(rows)
-    for one in sorted(new, key=lambda one: (one.number is None, one.number, one.address or "~")):
-        below = [n for n, row in gpus.items() if one.address and (row.address or "~") < one.address]
-        free = _free(gpus, since=1 + max(below, default=-1))
-        known = None if one.number in gpus else one.number
-        index = next(free) if known is None else known
-        gpus[index] = _lost_gpu(one, names, placed=known is not None or _places(one, rows))
-    return gpus
-
-
-def _in_order(
-    rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names
-) -> dict[int, ReportedGpu]:
-    """Put new GPUs between the rows by address; a GPU with only a number takes that number."""
-    gpus: dict[int, ReportedGpu] = {}
-    line = [row for _, row in sorted(rows.items())]
-    for one in sorted(new, key=lambda one: one.address or "~"):
-        if _places(one, rows):
-            behind = (n for n, row in enumerate(line) if row.address and row.address > (one.address or ""))
-            line.insert(next(behind, len(line)), _lost_gpu(one, names, placed=True))
-        elif one.number is not None and one.number not in gpus:
-            gpus[one.number] = _lost_gpu(one, names, placed=True)
-        else:
-            line.append(_lost_gpu(one, names, placed=False))
-    return gpus | dict(zip(_free(gpus), line, strict=False))
-
-
-def _free(gpus: Mapping[int, ReportedGpu], since: int = 0) -> Iterator[int]:
-    taken = frozenset(gpus)
-    return (number for number in itertools.count(since) if number not in taken)
-
-
-def _places(line: Unanswered, rows: Mapping[int, ReportedGpu]) -> bool:
-    """Return whether a line's address shows the position of its GPU among the rows."""
-    return line.address is not None and any(row.address is not None for row in rows.values())
 
 
 def _lost_gpu(line: Unanswered, names: Names, *, placed: bool) -> ReportedGpu:

@@ -16,6 +16,8 @@ from gputopo.captures.smi.key_names import OF_KEYS
 from gputopo.values.fields import Smi, fields_of
 from gputopo.values.machine import Driver, Gpu, GpuProcess
 
+_NO_TAG = re.compile(r"[^a-z0-9*/]+")  # characters of text headings that are `_` in XML tags
+
 Dialect = Literal["xml", "text", "csv"]
 
 
@@ -102,7 +104,7 @@ def names(dialect: Dialect) -> Names:
     processes = _by_name(PROCESS, dialect)
     passed = {
         "text": unplaced_names.TEXT,
-        "xml": (*unplaced_names.XML, *map(_tags, unplaced_names.TEXT)),
+        "xml": (*unplaced_names.XML, *(_NO_TAG.sub("_", path) for path in unplaced_names.TEXT)),
         "csv": unplaced_names.CSV,
     }[dialect]
     unplaced = [name for name in passed if not name.endswith("*")]
@@ -122,8 +124,3 @@ def _by_name(rows: tuple[NameRow, ...], dialect: Dialect) -> dict[str, Named]:
     return {
         name: Named(row.fact, row.kind, rank) for row in rows for rank, name in enumerate(row.names(dialect))
     }
-
-
-def _tags(path: str) -> str:
-    """Return the XML tags for a path of text headings."""
-    return "/".join(re.sub(r"[^a-z0-9*]+", "_", heading).strip("_") for heading in path.split("/"))

@@ -6,14 +6,14 @@ PyTorch, vLLM and SGLang.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, item
 from gputopo.values.fields import kernel_address
@@ -123,14 +123,14 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
     old = gpu.links.get(index, NvLink(link=index))
     if errors := _ERRORS.fullmatch(said):
         counts = old.errors | {_COUNTERS[errors[1]]: int(errors[2])}
-        gpu.links[index] = msgspec.structs.replace(old, errors=counts)
+        gpu.links[index] = replace(old, errors=counts)
         return True
     if speed := _SPEED.fullmatch(said):
-        new = msgspec.structs.replace(old, active=True, gb_per_s=float(speed[1]))
+        new = replace(old, active=True, gb_per_s=float(speed[1]))
     elif said.strip("<>").lower() == "inactive":
-        new = msgspec.structs.replace(old, active=False)
+        new = replace(old, active=False)
     elif (remote := _REMOTE.fullmatch(said)) and (address := kernel_address(remote[1])):
-        new = msgspec.structs.replace(old, remote_pci_address=address)
+        new = replace(old, remote_pci_address=address)
     else:
         return _COUNTED.fullmatch(said) is not None  # packets, bit error rates
     if old.active is not None and new != old:
@@ -150,7 +150,9 @@ def _machine(
             gpu.links, gpu.refused = {}, "the text does not show some of its links"
             gaps.append(Gap(source=SOURCE, text=f"some of the links of GPU {index} are missing"))
         if not gpu.links and _ALL_DOWN.search(gpu.refused or ""):
-            gpu.links = _down_like_its_peers(gpu, reported.values())
+            # The number of links is from another GPU of its model.
+            same_model = [other.links for other in reported.values() if other.name == gpu.name]
+            gpu.links = {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}
         links = tuple(gpu.links[number] for number in sorted(gpu.links)) or None
         if links is None:
             missing[at_gpu(index, "nvlinks")] = gpu.refused or "no line about its links"
@@ -163,15 +165,6 @@ def _machine(
     return Machine(
         source=source, driver=driver, gpus=tuple(gpus), missing=missing, unread=unread, gaps=tuple(gaps)
     )
-
-
-def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:
-    """Return the links of a GPU with all links down; empty if no GPU of its model here has links.
-
-    The number of links is from another GPU of its model.
-    """
-    same_model = [other.links for other in reported if other.name == gpu.name]
-    return {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}
 
 
 FORMAT = Format(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.ledger import Format, read_lines
@@ -118,7 +118,7 @@ def parse(text: str, *, origin: str) -> Machine:
     refuse_others([identity._replace(attached=None) for identity in identities], origin)
     merged = merge.merge(machines)
     lines = sorted((*merged.unread, *strays), key=lambda one: one.line)
-    return msgspec.structs.replace(merged, unread=tuple(dict.fromkeys(lines)))
+    return replace(merged, unread=tuple(dict.fromkeys(lines)))
 
 
 def _cells(line: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
@@ -176,15 +176,14 @@ class _Output:
             facts |= {"ecc.mode.current": "Enabled", "ecc.errors.uncorrected.volatile.total": ecc}
         else:
             facts |= {"ecc.mode.current": "Disabled" if ecc == "Off" else ecc}
-        return self._add(self.gpu, number, line, facts)
+        return self._add(number, line, facts)
 
     def _readings(self, number: int, line: str) -> bool:
         found = _cells(line, _READINGS)
-        if found is None or self.gpu is None:
+        if found is None:
             return False
         compute = " ".join(found["compute"].split())
         return self._add(
-            self.gpu,
             number,
             line,
             {
@@ -202,12 +201,12 @@ class _Output:
 
     def _mig(self, number: int, line: str) -> bool:
         found = _cells(line, _MIG)
-        if found is None or self.gpu is None:
+        if found is None:
             return False
         facts = {"mig.mode.current": found["mode"]}
         if found["pending"]:
             facts["mig.mode.pending"] = "Disabled" if found["mode"] == "Enabled" else "Enabled"
-        return self._add(self.gpu, number, line, facts)
+        return self._add(number, line, facts)
 
     def _instance(self, number: int, line: str) -> bool:
         found = _cells(line, _INSTANCE)
@@ -243,8 +242,10 @@ class _Output:
         self.gpus[int(found["gpu"])].no_processes = found["reason"]
         return True
 
-    def _add(self, gpu: ReportedGpu, number: int, line: str, facts: dict[str, str]) -> bool:
-        understood = [gpu.add(Entry(path, text, number, line)) for path, text in facts.items()]
+    def _add(self, number: int, line: str, facts: dict[str, str]) -> bool:
+        if self.gpu is None:
+            return False
+        understood = [self.gpu.add(Entry(path, text, number, line)) for path, text in facts.items()]
         return all(understood)
 
     def machine(self) -> Machine:

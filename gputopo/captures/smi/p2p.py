@@ -133,17 +133,15 @@ def _tables(text: str) -> list[_Table]:
 
 
 def _check(table: _Table, columns: tuple[str, ...], origin: str) -> None:
-    """Check that rows and columns match and that X is on the diagonal. Raises InputError."""
-    if table.columns != columns or not all(GPU.fullmatch(label) for label in columns):
-        raise InputError(f"{origin}: the header in line {table.line} lists other devices", _HINT)
-    if len(set(columns)) != len(columns) or set(table.rows) != set(columns):
+    """Raise InputError if rows and columns do not match, or X is not on the diagonal."""
+    are_gpus = table.columns == columns and all(map(GPU.fullmatch, columns))
+    if not are_gpus or sorted(table.rows) != sorted(columns):
         raise InputError(f"{origin}: rows and header (line {table.line}) list different GPUs", _HINT)
     for label, (line, cells) in table.rows.items():
-        if len(cells) != len(columns):
-            raise InputError(f"{origin}: the row of {label} (line {line}) has {len(cells)} cells", _HINT)
-        for column, cell in zip(columns, cells, strict=True):
-            if (cell == "X") != (column == label) or (cell != "X" and cell not in _STATUS):
-                raise InputError(f"{origin}: cell {label}-{column} (line {line}) is {cell[:20]}", _HINT)
+        on_diagonal = [column == label for column in columns]
+        if [cell == "X" for cell in cells] != on_diagonal or not {*cells} <= {"X", *_STATUS}:
+            shown = " ".join(cells)[:60]
+            raise InputError(f"{origin}: the row of {label} (line {line}) cannot be {shown}", _HINT)
 
 
 FORMAT = Format(

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from gputopo.captures.smi import values
 from gputopo.captures.smi.names import Named
-from gputopo.reference.clock_events import BITS
+from gputopo.reference import CLOCK_EVENT_BITS
 from gputopo.values.fields import field_at
 from gputopo.values.history import BUSY_PERCENT, GpuHistory, History
 from gputopo.values.machine import Gpu
@@ -111,9 +111,9 @@ class LogSeries:
         self.words_of: Callable[[Cells], object] = itemgetter(*self.words) if self.words else lambda _: ()
         self.readers = [(name, read[at], at) for name in _COUNTED if (at := self._place_of(name)) is not None]
         self.reasons = [
-            (BITS[fact.removeprefix(_REASON)], read[at], at)
+            (CLOCK_EVENT_BITS[fact.removeprefix(_REASON)], read[at], at)
             for fact, at in self.place.items()
-            if fact.startswith(_REASON) and fact.removeprefix(_REASON) in BITS
+            if fact.startswith(_REASON) and fact.removeprefix(_REASON) in CLOCK_EVENT_BITS
         ]
 
     def _place_of(self, field: str) -> int | None:
@@ -156,17 +156,15 @@ class _Cache(dict[str, Any]):
         self.kind = "words" if named is None else named.kind
 
     def __missing__(self, text: str) -> Any:
-        found = _number(text) if self.kind in _NUMBERS else values.parse(self.kind, text).value
-        self[text] = None if self.kind in _NUMBERS and self.kind != "C" and (found or 0) < 0 else found
+        if self.kind not in _NUMBERS:
+            self[text] = values.parse(self.kind, text).value
+            return self[text]
+        try:  # the number at the start of a cell, such as `98 %`
+            number = float(text.partition(" ")[0])
+            self[text] = number if number >= 0 or self.kind == "C" else None
+        except ValueError:  # such as `[N/A]`
+            self[text] = None
         return self[text]
-
-
-def _number(text: str) -> float | None:
-    """Return the number at the start of a cell, such as `98 %`, or None if there is none, as in `[N/A]`."""
-    try:
-        return float(text.partition(" ")[0])
-    except ValueError:
-        return None
 
 
 class _Extremes:

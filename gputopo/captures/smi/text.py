@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.ledger import Claims, Format, is_noise, unread
@@ -92,7 +92,7 @@ def parse(text: str, *, origin: str) -> Machine:
         keys.sort()
     listed = {key: output.time for output in outputs for key in output.rows()}
     merged = merge.merge([output.machine(keys, listed) for output in outputs])
-    return msgspec.structs.replace(
+    return replace(
         merged,
         source=SOURCE if len(merged.samples) < 2 else merged.source,
         unread=tuple(sorted(merged.unread, key=lambda one: one.line)),
@@ -198,11 +198,15 @@ class _Output:
         """
         rows = self.rows()
         gone = values.gpu_count(self.attached) == len(rows) < len(keys)  # counted at another time
-        gpus = {
-            index: rows.get(key)
-            or _other(key, f"listed at {listed[key]}, not listed at {self.time}" if gone else None)
-            for index, key in enumerate(keys)
-        }
+        gpus: dict[int, ReportedGpu] = {}
+        for index, key in enumerate(keys):
+            notes = {"": f"listed at {listed[key]}, not listed at {self.time}"} if gone else {}
+            gpus[index] = rows.get(key) or ReportedGpu(
+                names("text"),
+                reported={"pci_address": {0: values.ReportedValue(key)}},
+                lost=gone,
+                notes=notes,
+            )
         for line in self.unanswered:
             mark_lost(gpus, line, numbered=False)
         return machine(
@@ -213,13 +217,6 @@ class _Output:
             attached=None if gone else self.attached,
             time=self.time,
         )
-
-
-def _other(address: str, gone: str | None) -> ReportedGpu:
-    """Return a GPU that is only in another output. `gone`: the reason if it is lost."""
-    gpu = ReportedGpu(names("text"), lost=gone is not None, notes={"": gone} if gone else {})
-    gpu.reported["pci_address"] = {0: values.ReportedValue(address)}
-    return gpu
 
 
 @dataclass
@@ -257,16 +254,12 @@ class _Reading:
             pass
         elif self.gpu is not None and (line.indent > self.base or self.flat):
             self._take_of_gpu(line)
-        elif not (self._is_set_aside(line) or is_noise(line.text)):
-            self.output.note(line)
-
-    def _is_set_aside(self, line: _Line) -> bool:
-        """Return whether a line above the GPUs belongs to a section without a place in a Machine."""
-        if self.gpu is not None:
-            return False
-        if line.pair is None:
-            self.aside = line.indent if names("text").is_unplaced(line.heading) else None
-        return self.aside is not None and (line.indent >= self.aside)
+        else:
+            if line.pair is None:
+                self.aside = line.indent if names("text").is_unplaced(line.heading) else None
+            is_aside = self.gpu is None and self.aside is not None and line.indent >= self.aside
+            if not (is_aside or is_noise(line.text)):
+                self.output.note(line)
 
     def _begin_output(self, line: _Line) -> None:
         if not self.outputs or not self.output.is_empty:

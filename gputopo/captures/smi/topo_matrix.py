@@ -7,8 +7,7 @@ they have a device or a hop. A matrix that contradicts itself is refused.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 
 from gputopo.captures import limits
@@ -16,7 +15,7 @@ from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import topo_table
 from gputopo.captures.smi.topo_lines import CELL, GPU, Column, cells_below
 from gputopo.captures.smi.topo_table import Reading, TopoMatrix, TopoRow
-from gputopo.topology.doubts import looks_cut
+from gputopo.topology import looks_cut
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 from gputopo.values.index_ranges import index_ranges, parse_cpus
@@ -34,128 +33,6 @@ _NOT_REPORTED = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "pow
 
 _TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
 _MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10
-
-
-@dataclass(slots=True)
-class Affinities:
-    """The affinities by GPU index, the NUMA nodes derived from them, and what could not be read."""
-
-    cpus: dict[int, str | None] = field(default_factory=dict)
-    numa: dict[int, int | None] = field(default_factory=dict)
-    nodes: tuple[NumaNode, ...] | None = None
-    missing: dict[str, str] = field(default_factory=dict)
-    unread: list[tuple[int, str]] = field(default_factory=list)
-
-
-def parse_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
-    """Read the affinity words of the GPUs' rows. Raises nothing: any other word is listed as unread."""
-    found = Affinities()
-    own_memory: dict[int, int] = {}
-    lists = {row.affinity.get("cpu", "") for row in rows.values()}
-    for index, row in rows.items():
-        if _is_cut(row, lists):
-            found.cpus[index] = None
-            found.missing[at_gpu(index, "cpu_affinity")] = "the text ends in the middle of it"
-            found.unread.append((row.line, f"{row.label} {_TITLES['cpu']}: {row.affinity['cpu']} (cut)"))
-        else:
-            found.cpus[index] = _cpu_list(found, index, row, columns)
-        found.numa[index] = _numa_node(found, index, row, columns)
-        node = _number(row.affinity.get("gpu_numa", ""))
-        if node is not None:
-            own_memory[node] = index
-        elif row.affinity.get("gpu_numa", "N/A") != "N/A":
-            found.unread.append((row.line, f"{row.label} {_TITLES['gpu_numa']}: {row.affinity['gpu_numa']}"))
-    found.nodes = _nodes(found, own_memory)
-    return found
-
-
-def _is_cut(row: TopoRow, lists: Collection[str]) -> bool:
-    """Return whether a CPU list at the very end of the text is the beginning of another GPU's CPU list."""
-    cpus = row.affinity.get("cpu", "")
-    at_end = row.may_be_cut and cpus and [*row.affinity][-1] == "cpu" and not row.rest
-    return bool(at_end) and any(other != cpus and other.startswith(cpus) for other in lists)
-
-
-def _cpu_list(found: Affinities, index: int, row: TopoRow, columns: Sequence[Column]) -> str | None:
-    text = row.affinity.get("cpu")
-    if text is not None and parse_cpus(text) is not None:
-        return text
-    fact = at_gpu(index if text or "cpu" in columns else EVERY, "cpu_affinity")
-    found.missing[fact] = _why(found, row, "cpu", columns)
-    return None
-
-
-def _numa_node(found: Affinities, index: int, row: TopoRow, columns: Sequence[Column]) -> int | None:
-    text = row.affinity.get("numa", "")
-    node = _number(text)
-    several = parse_cpus(text)
-    if node is None and several and _number(row.affinity.get("gpu_numa", "")) is not None:
-        node = min(several)  # on Grace, the other nodes are memory of GPUs
-    if node is not None:
-        return node
-    why = f"its NUMA affinity is several nodes: {text}" if several else _why(found, row, "numa", columns)
-    found.missing[at_gpu(index if text or "numa" in columns else EVERY, "numa_node")] = why
-    return None
-
-
-def _why(found: Affinities, row: TopoRow, column: Column, columns: Sequence[Column]) -> str:
-    text = row.affinity.get(column)
-    if text == "N/A":
-        return "N/A"
-    if text is not None:
-        found.unread.append((row.line, f"{row.label} {_TITLES[column]}: {text}"))
-        return f"could not be read: {text}"
-    if column in columns:
-        return f"the {_TITLES[column]} column is empty"
-    return f"the text has no {_TITLES[column]} column"
-
-
-def _number(text: str) -> int | None:
-    return int(text) if re.fullmatch("[0-9]{1,4}", text) and int(text) < _MAX_NODES else None
-
-
-def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, ...] | None:
-    """Build the NUMA nodes that the GPUs list.
-
-    A node's CPUs are known only if the lists of its GPUs are equal or disjoint, and no other node has the
-    same CPUs.
-    """
-    lists: dict[int, list[frozenset[int]]] = {}
-    for index, node in found.numa.items():
-        cpus = parse_cpus(found.cpus[index] or "")
-        if node is not None:
-            lists.setdefault(node, []).extend([cpus] if cpus else [])
-    if not lists and not own_memory:
-        found.missing["host.numa_nodes"] = "no GPU lists a single NUMA node"
-        return None
-    nodes: list[NumaNode] = []
-    for node in sorted({*lists, *own_memory}):
-        reason = _doubt(node, lists, own_memory)
-        if reason is None:
-            nodes.append(NumaNode(index=node, cpus=index_ranges(frozenset().union(*lists[node]))))
-        else:
-            found.missing[at_numa_node(node, "cpus")] = reason
-            nodes.append(NumaNode(index=node))
-    return tuple(nodes)
-
-
-def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Mapping[int, int]) -> str | None:
-    """Return the reason why the CPUs of a node are not known, or None if they are known."""
-    known = lists.get(node, [])
-    if node not in lists:
-        return f"it is the memory of GPU {own_memory[node]}, and no GPU lists CPUs of it"
-    if not known:
-        return "none of its GPUs has a readable CPU affinity"
-    if any(map(looks_cut, known)):
-        return "its GPUs list a few scattered CPUs, probably those of a job or container"
-    if any(a != b and a & b for a in known for b in known):
-        return "its GPUs have different CPU lists that overlap"
-    others = frozenset().union(
-        *(cpus for other, cpus_of in lists.items() if other != node for cpus in cpus_of)
-    )
-    if others & frozenset().union(*known):
-        return "GPUs of another node list the same CPUs"
-    return None
 
 
 def detect(text: str) -> bool:
@@ -235,19 +112,15 @@ def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRo
         if GPU.fullmatch(row.label) and row.label not in labels:
             yield f"line {row.line} is a row of {row.label}, which is not in the header"
     for label in labels:
-        if re.fullmatch(r"GPU0\d+", label):
-            yield f"{label} is not a GPU number"
-        if labels.count(label) > 1:
-            yield f"the header lists {label} twice"
+        if labels.count(label) > 1 or re.fullmatch(r"GPU0\d+", label):
+            yield f"the header lists {label} twice, or with a leading zero"
     if not gpus:
         yield f"no row for {', '.join(labels)}, which the header lists"
     at = {int(label[3:]): matrix.columns.index(label) for label in labels}
     for row in gpus.values():
-        if row.more_cells:
-            source = "the header" if matrix.has_header else "there are rows without a header"
-            yield f"the row of {row.label} (line {row.line}) has more cells than {source}"
-        if len(row.cells) <= max(at.values()):
-            yield f"the row of {row.label} (line {row.line}) has only {len(row.cells)} cells"
+        if row.more_cells or len(row.cells) <= max(at.values()):
+            width = "more" if row.more_cells else "fewer"
+            yield f"the row of {row.label} (line {row.line}) has {width} cells than there are columns"
     for (a, row), (b, column) in product(gpus.items(), at.items()):
         cell = row.cells[column]
         if (cell == "X") != (a == b):
@@ -279,6 +152,7 @@ class _Builder:
         self.reading = reading
         self.missing: dict[str, str] = {}
         self.unread: dict[tuple[int, str], Unread] = {}
+        self.rows = {row.label: row for row in matrix.rows}
         self.nics = _nic_indices(matrix)
 
     def machine(self) -> Machine:
@@ -286,20 +160,24 @@ class _Builder:
         indices = sorted(int(label[3:]) for label in self.matrix.columns if GPU.fullmatch(label))
         links = tuple(self._links(indices))
         nics = tuple(self._nic(label, index) for label, index in self.nics.items())
-        affinities = parse_affinities(self.gpus, self.matrix.affinity)
-        self._note_rest(affinities)
         for fact in _NOT_REPORTED:
             self.missing[at_gpu(EVERY, fact)] = "not reported by nvidia-smi topo -m"
+        cpus: dict[int, str | None] = {}
+        numa: dict[int, int | None] = {}
+        for index, row in self.gpus.items():
+            cpus[index] = self._cpus(index, row)
+            numa[index] = self._numa_node(index, row)
+        nodes = self._nodes(cpus, numa)
+        for line, text in self.reading.remarks:
+            self._note(line, text)
+        for row in self.matrix.rows:
+            if rest := [word for word in row.rest if word != "N/A"]:
+                self._note(row.line, f"{row.label}: {' '.join(rest)}")
         return Machine(
             source=SOURCE,
-            host=Host(numa_nodes=affinities.nodes),
+            host=Host(numa_nodes=nodes),
             gpus=tuple(
-                Gpu(
-                    index=index,
-                    numa_node=affinities.numa.get(index),
-                    cpu_affinity=affinities.cpus.get(index),
-                )
-                for index in indices
+                Gpu(index=index, numa_node=numa.get(index), cpu_affinity=cpus.get(index)) for index in indices
             ),
             gaps=tuple(
                 Gap(source=SOURCE, text=f"no row for GPU {index}, which the header lists")
@@ -308,7 +186,7 @@ class _Builder:
             ),
             links=links,
             nics=nics,
-            missing={**self.missing, **affinities.missing},
+            missing=self.missing,
             unread=tuple(self.unread[key] for key in sorted(self.unread)),
         )
 
@@ -346,48 +224,137 @@ class _Builder:
     def _note(self, line: int, text: str) -> None:
         self.unread[line, text] = Unread(source=SOURCE, line=line, text=text)
 
-    def _note_rest(self, affinities: Affinities) -> None:
-        for line, text in (*self.reading.remarks, *affinities.unread):
-            self._note(line, text)
-        for row in self.matrix.rows:
-            if rest := [word for word in row.rest if word != "N/A"]:
-                self._note(row.line, f"{row.label}: {' '.join(rest)}")
-
     def _nic(self, label: str, index: int) -> Nic:
         name = self.reading.nic_names.get(label) or (None if label.startswith("NIC") else label)
         if name is None:
             self.missing[at_nic(index, "name")] = "the text has no NIC legend for it"
         hops: dict[str, Hop] = {}
-        rows = {row.label for row in self.matrix.rows}
-        for key, other in self._others(label):
-            by_row = {by: hop for by, hop in self._nic_hops(label, other) if hop is not None}
+        others = {f"gpu:{gpu}": f"GPU{gpu}" for gpu in self.gpus}
+        others |= {f"nic:{nic}": other for other, nic in self.nics.items() if other != label}
+        for key, other in others.items():
+            by_row = dict(self._nic_hops(label, other))
             if len(set(by_row.values())) == 1:
                 hops[key] = next(iter(by_row.values()))
             elif by_row:
                 said = ", ".join(f"the row of {by} shows {hop.value}" for by, hop in by_row.items())
                 self.missing[at_nic(index, within("hops", key))] = said
-            elif rows.isdisjoint((label, other)):
+            elif self.rows.keys().isdisjoint((label, other)):
                 self.missing[at_nic(index, within("hops", "nics"))] = "the text has no rows of them"
             else:
                 self.missing[at_nic(index, within("hops", key))] = "the text has no readable cell for it"
         return Nic(index=index, name=name, hops=hops)
 
-    def _others(self, label: str) -> Iterator[tuple[str, str]]:
-        yield from ((f"gpu:{index}", f"GPU{index}") for index in self.gpus)
-        yield from ((f"nic:{index}", other) for other, index in self.nics.items() if other != label)
-
-    def _nic_hops(self, nic: str, other: str) -> Iterator[tuple[str, Hop | None]]:
-        """Return the cells of a NIC and another device in both rows, if the cells belong to known columns."""
-        rows = {row.label: row for row in self.matrix.rows}
+    def _nic_hops(self, nic: str, other: str) -> Iterator[tuple[str, Hop]]:
+        """Yield the hops between a NIC and another device by row, if the cells belong to known columns."""
         for label, column in ((nic, other), (other, nic)):
-            row = rows.get(label)
+            row = self.rows.get(label)
             if row is None or column not in self.matrix.columns:
                 continue
-            if not _placed(row, self.matrix, self.gpus):
+            if not self._is_placed(row):
                 self._note(row.line, row.text)
             elif self.matrix.columns.index(column) < len(row.cells):
                 meaning = self._cell(row, column)
-                yield label, meaning if isinstance(meaning, Hop) else None
+                if isinstance(meaning, Hop):
+                    yield label, meaning
+
+    def _is_placed(self, row: TopoRow) -> bool:
+        """Return whether each cell of a row surely belongs to its column.
+
+        A row is as long as the header, or has only the GPUs' cells (its NIC columns were cut), and its X is
+        in the column of its own name. In any other row an unknown cell is missing.
+        """
+        columns = self.matrix.columns
+        if row.more_cells or len(row.cells) not in (len(columns), len(self.gpus)):
+            return False
+        in_row = zip(columns, row.cells, strict=False)
+        return all((cell == "X") == (column == row.label) for column, cell in in_row)
+
+    def _cpus(self, index: int, row: TopoRow) -> str | None:
+        text = row.affinity.get("cpu", "")
+        is_last = row.may_be_cut and [*row.affinity][-1:] == ["cpu"] and not row.rest
+        lists = {other.affinity.get("cpu", "") for other in self.gpus.values()}
+        if text and is_last and any(cpus != text and cpus.startswith(text) for cpus in lists):
+            self.missing[at_gpu(index, "cpu_affinity")] = "the text ends in the middle of it"
+            self._note(row.line, f"{row.label} {_TITLES['cpu']}: {text} (cut)")
+        elif parse_cpus(text) is None:
+            self._without_affinity(index, row, "cpu", "cpu_affinity")
+        else:
+            return text
+        return None
+
+    def _numa_node(self, index: int, row: TopoRow) -> int | None:
+        text, own_memory = row.affinity.get("numa", ""), row.affinity.get("gpu_numa", "N/A")
+        if own_memory != "N/A" and _number(own_memory) is None:
+            self._note(row.line, f"{row.label} {_TITLES['gpu_numa']}: {own_memory}")
+        node, several = _number(text), parse_cpus(text)
+        if node is None and several and _number(own_memory) is not None:
+            node = min(several)  # on Grace, the other nodes are memory of GPUs
+        if node is None:
+            why = f"its NUMA affinity is several nodes: {text}" if several else None
+            self._without_affinity(index, row, "numa", "numa_node", why)
+        return node
+
+    def _without_affinity(
+        self, index: int, row: TopoRow, column: Column, fact: str, why: str | None = None
+    ) -> None:
+        """Add the reason why an affinity is not known; a text that cannot be read is listed."""
+        text = row.affinity.get(column)
+        has_column = column in self.matrix.affinity
+        if text is None:
+            why = (
+                f"the {_TITLES[column]} column is empty"
+                if has_column
+                else f"the text has no {_TITLES[column]} column"
+            )
+        elif why is None and text != "N/A":
+            self._note(row.line, f"{row.label} {_TITLES[column]}: {text}")
+            why = f"could not be read: {text}"
+        self.missing[at_gpu(index if text or has_column else EVERY, fact)] = why or "N/A"
+
+    def _nodes(
+        self, cpus_of: Mapping[int, str | None], node_of: Mapping[int, int | None]
+    ) -> tuple[NumaNode, ...] | None:
+        """Build the NUMA nodes that the GPUs list.
+
+        A node's CPUs are known only if the lists of its GPUs are equal or disjoint, and no other node has the
+        same CPUs.
+        """
+        memory_of = {
+            node: index
+            for index, row in self.gpus.items()
+            if (node := _number(row.affinity.get("gpu_numa", ""))) is not None
+        }
+        lists: dict[int, list[frozenset[int]]] = {}
+        for index, listed in node_of.items():
+            if listed is not None:
+                cpus = parse_cpus(cpus_of[index] or "")
+                lists.setdefault(listed, []).extend([cpus] if cpus else [])
+        nodes: list[NumaNode] = []
+        for node in sorted({*lists, *memory_of}):
+            known = lists.get(node, [])
+            others = frozenset[int]().union(*(c for n, each in lists.items() if n != node for c in each))
+            whole = frozenset[int]().union(*known)
+            reason = None
+            if node not in lists:
+                reason = f"it is the memory of GPU {memory_of[node]}, and no GPU lists CPUs of it"
+            elif not known:
+                reason = "none of its GPUs has a readable CPU affinity"
+            elif any(map(looks_cut, known)):
+                reason = "its GPUs list a few scattered CPUs, probably those of a job or container"
+            elif any(a != b and a & b for a, b in combinations(known, 2)):
+                reason = "its GPUs have different CPU lists that overlap"
+            elif others & whole:
+                reason = "GPUs of another node list the same CPUs"
+            if reason is not None:
+                self.missing[at_numa_node(node, "cpus")] = reason
+            nodes.append(NumaNode(index=node, cpus=index_ranges(whole) if reason is None else None))
+        if not nodes:
+            self.missing["host.numa_nodes"] = "no GPU lists a single NUMA node"
+        return tuple(nodes) or None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,4}", text) and int(text) < _MAX_NODES else None
 
 
 def _nic_indices(matrix: TopoMatrix) -> dict[str, int]:
@@ -397,19 +364,6 @@ def _nic_indices(matrix: TopoMatrix) -> dict[str, int]:
     if all(re.fullmatch("NIC[0-9]{1,4}", label) for label in nics):
         return {label: int(label[3:]) for label in sorted(nics, key=lambda label: int(label[3:]))}
     return {label: position for position, label in enumerate(nics)}
-
-
-def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
-    """Return whether each cell of a row surely belongs to its column.
-
-    A row is as long as the header, or has only the GPUs' cells (its NIC columns were cut), and its X is in
-    the column of its own name. In any other row an unknown cell is missing.
-    """
-    if row.more_cells or len(row.cells) not in (len(matrix.columns), len(gpus)):
-        return False
-    column = matrix.columns.index(row.label) if row.label in matrix.columns else None
-    expected = [column] if column is not None and column < len(row.cells) else []
-    return [i for i, cell in enumerate(row.cells) if cell == "X"] == expected
 
 
 FORMAT = Format(

@@ -59,7 +59,6 @@ class TopoMatrix:
     """
 
     columns: tuple[str, ...]
-    has_header: bool
     rows: tuple[TopoRow, ...]
     affinity: tuple[Column, ...]
     pcie_only: bool | None = False
@@ -126,11 +125,17 @@ def parse(text: str) -> Reading:
             understood.update((line.number, *line.more))
         elif _looks_like_data(shown):
             remarks.append((line.number, shown))
-    peers = _PEER_LEGEND.search(text) is not None
+    has_peer_legend = _PEER_LEGEND.search(text) is not None
     last = None if not lines or text.endswith("\n") else lines[-1].number
     matrices = (_matrix(block, last) for block in blocks)
     return Reading(
-        tuple(m for m in matrices if not _is_peer_table(m, peers)),
+        # A `topo -p2p` table looks the same but has cells such as OK and CNS.
+        tuple(
+            matrix
+            for matrix in matrices
+            for cells in [{cell for row in matrix.rows for cell in row.cells}]
+            if not cells & PEER_STATUS and not (has_peer_legend and cells <= {"X"} and not matrix.affinity)
+        ),
         names,
         tuple(remarks),
         renamed,
@@ -148,15 +153,13 @@ def _matrix(block: _Block, last: int | None) -> TopoMatrix:
         affinity = ()
     rows = (_best_row(line, columns, affinity) for line in block.rows)
     complete = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
-    return TopoMatrix(columns, block.head is not None, complete, affinity, _is_pcie_only(block, complete))
-
-
-def _is_pcie_only(block: _Block, rows: tuple[TopoRow, ...]) -> bool | None:
-    if any(cell.startswith("NV") for row in rows for cell in row.cells):
-        return False
-    if block.asked_pcie or block.legend == {"NODE"}:
-        return True
-    return False if block.has_legend or block.asked_pcie is False else None
+    has_nvlinks = any(cell.startswith("NV") for row in complete for cell in row.cells)
+    is_pcie_only: bool | None = None
+    if not has_nvlinks and (block.asked_pcie or block.legend == {"NODE"}):
+        is_pcie_only = True
+    elif has_nvlinks or block.has_legend or block.asked_pcie is False:
+        is_pcie_only = False
+    return TopoMatrix(columns, complete, affinity, is_pcie_only)
 
 
 def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...]) -> TopoRow | None:
@@ -197,7 +200,10 @@ def _row(number: int, text: str, columns: tuple[str, ...], affinity: tuple[Colum
     end = words[after - 1].end()
     more = not tail and after < len(words) and CELL.fullmatch(words[after][0]) is not None
     tail += [word[0] for word in words[after:]]
-    assigned = _assigned(tail, affinity, _fields(text[end:], affinity))
+    # nvidia-smi puts an extra tab after the NUMA affinity, whose title is wider than a tab stop.
+    by_tab = enumerate(part.strip() for part in text[end:].split("\t")[1:])
+    placed = {affinity[min(at, len(affinity) - 1)]: part for at, part in by_tab if part and affinity}
+    assigned = _assigned(tail, affinity, placed)
     return TopoRow(
         label=label_of(words[start][0]),
         line=number,
@@ -226,19 +232,6 @@ def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column
     if len(left) == 1 and "cpu" in affinity and re.search(r"\d[,-]\d", left[0]):
         sure["cpu"] = left[0]
     return sure
-
-
-def _fields(rest: str, affinity: tuple[Column, ...]) -> dict[Column, str]:
-    """Return the words after the last cell by column, using the tabs between them."""
-    # nvidia-smi puts an extra tab after the NUMA affinity, whose title is wider than a tab stop.
-    fields = enumerate(part.strip() for part in rest.split("\t")[1:])
-    return {affinity[min(i, len(affinity) - 1)]: part for i, part in fields if part} if affinity else {}
-
-
-def _is_peer_table(matrix: TopoMatrix, legend: bool) -> bool:
-    """Return whether it is a `topo -p2p` table, which looks the same but has cells such as OK and CNS."""
-    cells = {cell for row in matrix.rows for cell in row.cells}
-    return bool(cells & PEER_STATUS) or (legend and cells <= {"X"} and not matrix.affinity)
 
 
 def _looks_like_data(shown: str) -> bool:

@@ -133,22 +133,12 @@ def _lower(text: str) -> ReportedValue | None:
     return ReportedValue(text.lower())
 
 
-def _fabric(text: str) -> ReportedValue | None:
-    """Parse a state or an error in the driver's words. One driver wrote `state  Completed` in a CSV."""
-    return _lower(re.sub(r"(?:state|status) +(?=\w)", "", text, flags=re.IGNORECASE))
-
-
 def _uuid(text: str) -> ReportedValue | None:
     if _MASKED.fullmatch(text):
         return ReportedValue(None, "masked in the capture")
     if _CUT_UUID.fullmatch(text):
         return ReportedValue(None, "cut in the capture")
     return ReportedValue(text) if _UUID.fullmatch(text) else None
-
-
-def _address(text: str) -> ReportedValue | None:
-    found = kernel_address(text)
-    return None if found is None else ReportedValue(found)
 
 
 def _listed(known: Mapping[str, Any]) -> Callable[[str], ReportedValue | None]:
@@ -174,11 +164,12 @@ _KINDS: dict[str, Callable[[str], ReportedValue | None]] = {
     "width": _form(r"x?(\d{1,2})x?", int, silent="x?00?x?"),
     "words": _words,
     "lower": _lower,
-    "fabric": _fabric,
+    # One driver wrote `state  Completed` in a CSV.
+    "fabric": lambda text: _lower(re.sub(r"(?:state|status) +(?=\w)", "", text, flags=re.IGNORECASE)),
     "action": _lower,
     "mode": lambda text: _listed({mode: mode for mode in _MODES})(re.sub(r"[ -]+", "_", text)),
     "uuid": _uuid,
-    "address": _address,
+    "address": lambda text: ReportedValue(address) if (address := kernel_address(text)) else None,
     # The chip's number: the upper half of the PCI id, whose lower half is NVIDIA's, 10DE.
     "device": _form("(?:0x)?([0-9a-f]{4})10de", str.lower, silent="(?:0x)?(?:0000.{4}|.{4}(?!10de).{4})"),
     "subsystem": _form("(?:0x)?([0-9a-f]{8})", str.lower, silent="(?:0x)?0{8}"),

@@ -6,6 +6,7 @@ which is NVML's order. Entities are refused, and the DTD that the file refers to
 """
 
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gputopo.captures.ledger import Format, unread
@@ -13,11 +14,12 @@ from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine
 from gputopo.captures.smi.names import Named, names
+from gputopo.captures.xml_document import XmlDocument, parse_xml
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 if TYPE_CHECKING:
-    from defusedxml.ElementTree import DefusedXMLParser
+    from xml.etree.ElementTree import Element
 
 SOURCE = "nvidia-smi -q -x"
 
@@ -43,8 +45,15 @@ def parse(text: str, *, origin: str) -> Machine:
     end = text.find(_END, start)
     if end < 0:
         raise InputError(f"{origin} is not complete XML: it has no {_END}", _HINT)
-    log = _Log(origin, text.count("\n", 0, start))
-    _feed(log, text[start : end + len(_END)], origin)
+    document = parse_xml(text[start : end + len(_END)], origin=origin, hint=_HINT)
+    if document.root.tag != _ROOT:
+        raise InputError(f"{origin}: XML of <{document.root.tag[:60]}>, not of <{_ROOT}>", _HINT)
+    log = _Log(origin, document, text.count("\n", 0, start))
+    for element in document.root:
+        if element.tag == "gpu":
+            log.take_gpu(element)
+        else:
+            log.take(element, None)
     if _START.search(text, end):
         line = text.count("\n", 0, end) + 2
         log.not_understood.append(
@@ -62,137 +71,67 @@ def parse(text: str, *, origin: str) -> Machine:
     )
 
 
-def _feed(log: "_Log", text: str, origin: str) -> None:
-    from defusedxml import DefusedXmlException
-    from defusedxml.ElementTree import DefusedXMLParser, ParseError
-
-    parser = DefusedXMLParser(target=log)
-    log.parser = parser
-    try:
-        parser.feed(text)
-        parser.close()
-    except DefusedXmlException as error:
-        raise InputError(
-            f"{origin} declares XML entities, which nvidia-smi never writes",
-            "give the file as nvidia-smi wrote it",
-        ) from error
-    except ParseError as error:
-        raise InputError(f"{origin} is not complete XML: {error}", _HINT) from error
-    except (ValueError, LookupError) as error:
-        raise InputError(f"{origin} is XML that cannot be read: {error}", _HINT) from error
-
-
+@dataclass(slots=True)
 class _Log:
-    """Receives the elements from the parser one after the other, with their lines."""
+    """The content of the elements so far."""
 
-    def __init__(self, origin: str, lines_before: int) -> None:
-        self.origin = origin
-        self.lines_before = lines_before
-        self.parser: DefusedXMLParser | None = None
-        self.names = names("xml")
-        self.gpus: list[ReportedGpu] = []
-        self.driver: list[tuple[Named, str]] = []
-        self.attached: str | None = None
-        self.time: str | None = None
-        self.not_understood: list[Unread] = []
-        self._path: list[str] = []  # the open elements below the GPU, or below the root
-        self._lines: list[int] = []
-        self._open: list[bool] = []  # whether each open element has child elements
-        self._text: list[str] = []
-        self._skipped = 0  # depth below a skipped element
-        self._depth = 0
-        self._in_gpu = False
+    origin: str
+    document: XmlDocument
+    lines_before: int
+    gpus: list[ReportedGpu] = field(default_factory=list)
+    driver: list[tuple[Named, str]] = field(default_factory=list)
+    attached: str | None = None
+    time: str | None = None
+    not_understood: list[Unread] = field(default_factory=list)
 
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the start of an element."""
-        self._depth += 1
-        if self._depth > _DEEPEST:
+    def take_gpu(self, element: "Element") -> None:
+        """Read a GPU and the elements below it."""
+        gpu = ReportedGpu(names("xml"))
+        self.gpus.append(gpu)
+        if (address := element.get("id")) is not None:
+            shown = f"<gpu id={address!r}>"
+            if not gpu.add(Entry("pci/pci_bus_id", address, self._line(element), shown)):
+                self._note(element, shown)
+        for child in element:
+            self.take(child, gpu)
+
+    def take(self, element: "Element", gpu: ReportedGpu | None, above: tuple[str, ...] = ()) -> None:
+        """Read an element and those below it. If its name is not understood, only the name is listed."""
+        if len(above) > _DEEPEST:
             raise InputError(f"{self.origin}: XML that is nested too deep", _HINT)
-        if self._depth == 1:
-            if tag != _ROOT:
-                raise InputError(f"{self.origin}: XML of <{tag[:60]}>, not of <{_ROOT}>", _HINT)
-            return
-        if self._skipped:
-            self._skipped += 1
-            return
-        if self._depth == 2 and tag == "gpu":
-            self._begin_gpu(attributes.get("id"))
-            return
-        if self._open and not self._open[-1]:
-            self._open[-1] = True
-            if not self._take(None, "".join(self._text), self._lines[-1]):
-                self._skipped = 1  # its heading is listed: the content below it adds nothing
-                return
-        self._path.append(tag.lower())
-        self._lines.append(self._line())
-        self._open.append(False)
-        self._text.clear()
-
-    def data(self, text: str) -> None:
-        """Handle text of the open element."""
-        if not self._skipped:
-            self._text.append(text)
-
-    def end(self, tag: str) -> None:
-        """Handle the end of an element."""
-        self._depth -= 1
-        if self._skipped > 1 or (self._skipped == 1 and not self._path):
-            self._skipped -= 1
-            return
-        self._skipped = 0
-        if not self._path:
-            self._in_gpu = self._in_gpu and self._depth > 1
-            return
-        if not self._open[-1]:
-            self._take("".join(self._text), "", self._lines[-1])
-        self._path.pop()
-        self._lines.pop()
-        self._open.pop()
-        self._text.clear()
-
-    def close(self) -> None:
-        """Handle the end of the document."""
-
-    def _line(self) -> int:
-        assert self.parser is not None
-        return self.lines_before + int(self.parser.parser.CurrentLineNumber)
-
-    def _begin_gpu(self, address: str | None) -> None:
-        self._in_gpu = True
-        self.gpus.append(ReportedGpu(self.names))
-        if address is not None:
-            self._add(Entry("pci/pci_bus_id", address, self._line(), f"<gpu id={address!r}>"))
-
-    def _take(self, text: str | None, beside: str, line: int) -> bool:
-        """Read an element: its text, or None if it has children. Returns False if not understood."""
-        path = "/".join(self._path)
-        if beside.strip():
-            self._note(line, f"<{self._path[-1]}> {beside}")
-        shown = f"<{self._path[-1]}> {text or ''}"
-        if self._in_gpu:
-            return self._add(Entry(path, text if text is None else values.clean(text), line, shown))
-        return self._take_above_gpus(path, text, line, shown)
-
-    def _add(self, entry: Entry) -> bool:
-        understood = self.gpus[-1].add(entry)
+        tag = element.tag.lower()
+        path = (*above, tag)
+        text = None if len(element) else element.text or ""
+        if text is None and (element.text or "").strip():
+            self._note(element, f"<{tag}> {element.text}")
+        shown = f"<{tag}> {text or ''}"
+        if gpu is None:
+            understood = self._take_above_gpus("/".join(path), text)
+        else:
+            cleaned = text if text is None else values.clean(text)
+            understood = gpu.add(Entry("/".join(path), cleaned, self._line(element), shown))
         if not understood:
-            self._note(entry.line, entry.shown)
-        return understood
+            self._note(element, shown)
+            return
+        for child in element:
+            self.take(child, gpu, path)
 
-    def _take_above_gpus(self, path: str, text: str | None, line: int, shown: str) -> bool:
-        if text is not None and path in self.names.driver:
-            self.driver.append((self.names.driver[path], text))
+    def _take_above_gpus(self, path: str, text: str | None) -> bool:
+        if text is not None and path in names("xml").driver:
+            self.driver.append((names("xml").driver[path], text))
         elif text is not None and path == "attached_gpus":
             self.attached = text.strip()
         elif text is not None and path == "timestamp":
             self.time = text
-        elif not self.names.is_unplaced(path):
-            self._note(line, shown)
-            return False
+        else:
+            return names("xml").is_unplaced(path)
         return True
 
-    def _note(self, line: int, text: str) -> None:
-        self.not_understood.append(unread(SOURCE, line, text))
+    def _line(self, element: "Element") -> int:
+        return self.lines_before + self.document.lines[element]
+
+    def _note(self, element: "Element", text: str) -> None:
+        self.not_understood.append(unread(SOURCE, self._line(element), text))
 
 
 FORMAT = Format(

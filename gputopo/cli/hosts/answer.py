@@ -18,8 +18,7 @@ from gputopo.cli.source import machine_from, planned_machine, root_folder
 from gputopo.launch.hosts.addresses import is_this_host, own_address, require_private
 from gputopo.launch.hosts.joining import resources_of
 from gputopo.launch.hosts.messages import Joining, Resources, RunEnd
-from gputopo.topology.identities import without_identities
-from gputopo.topology.peer_access import with_reasons
+from gputopo.topology import with_p2p_reasons, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError
 
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         elif what == "plan":
             answer = _planned(peers.split(","), pairs="pairs" in more)
         else:
-            answer = _joining(machine=without_identities(with_reasons(machine_from(()))))
+            answer = _joining(machine=without_identities(with_p2p_reasons(machine_from(()))))
     except GputopoError as error:
         unable = RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
         answer = _joining(unable=unable)
@@ -72,8 +71,8 @@ def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
 
 def _network(peers: Sequence[str], *public: str) -> Joining:
     """Return the address at which other hosts reach this one, and the tools that can measure the network."""
-    from gputopo.probes.driver import listed_gpus
-    from gputopo.probes.equipment import interface_of, network_programs
+    from gputopo.launch.jobs.network_tools import network_programs
+    from gputopo.probes import interface_of, listed_gpus
 
     try:
         address = _address(peers)

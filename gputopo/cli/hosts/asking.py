@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 import gputopo
+from gputopo.cli.parsing import typed_words
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress, address
@@ -17,7 +18,7 @@ from gputopo.launch.remote_ask import ask_host, ask_step, at_once
 from gputopo.launch.remote_process import host_command, passed_on, step_command
 from gputopo.report import note, to_stderr
 from gputopo.values.errors import GputopoError, UsageError
-from gputopo.values.option import parameters_of, typed_words
+from gputopo.values.option import parameters_of
 
 # The driver sets these itself: the hosts by starting them, the rank by giving it to each.
 _OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "remote_python")

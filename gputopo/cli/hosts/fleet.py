@@ -16,8 +16,7 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputEr
 
 if TYPE_CHECKING:
     from gputopo.launch import Target
-    from gputopo.planner import Request
-    from gputopo.planner.network import SavedNetwork
+    from gputopo.planner import Request, SavedNetwork
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
@@ -48,7 +47,7 @@ def _files_of(sources: Sequence[str], does: str) -> list[str]:
 
 def record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
     """Write the machine of each host to a file named after the host. Raises InputError."""
-    from gputopo.topology.identities import without_identities
+    from gputopo.topology import without_identities
     from gputopo.values import schema
 
     schema.make_folder(folder)
@@ -95,12 +94,12 @@ def readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
 
     The name is the recorded one, else the name of the file. Raises InputError if no file can be read.
     """
-    from gputopo.topology.peer_access import with_reasons
+    from gputopo.topology import with_p2p_reasons
 
     readings: list[Machine | GputopoError] = []
     for source in sources:
         try:
-            readings.append(with_reasons(machine_from([source])))
+            readings.append(with_p2p_reasons(machine_from([source])))
         except GputopoError as error:
             readings.append(error)
     failed = [one for one in readings if isinstance(one, GputopoError)]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.cli.hosts.asking import ask, hosts_to_ask
-from gputopo.copies.network import Command, NetworkHost, ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.jobs.network import Ended, measure
+from gputopo.launch.jobs.network_tools import Command, NetworkHost
 from gputopo.launch.remote_ask import at_once
 from gputopo.launch.remote_process import MAX_BYTES, HostProcess, host_command, passed_on
 from gputopo.report import note
@@ -19,14 +19,14 @@ from gputopo.values.bandwidth import NotMeasured
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.values.bandwidth import Bandwidth, Level
+    from gputopo.values.bandwidth import Bandwidth, Level, NetworkToolChoice
     from gputopo.values.machine import Nic, NicPort
 
 
 def measure_network(
     options: HostOptions,
     level: "Level | None",
-    tool: ToolChoice,
+    tool: "NetworkToolChoice",
     report: "Callable[[Bandwidth, Sequence[Nic]], int]",
 ) -> int:
     """Measure between all hosts that answer, and return the exit code of `report`, which prints.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gputopo.cli.parsing import typed_words
 from gputopo.cli.printing import emit
 from gputopo.launch.hosts.allocation import PORT, HostOptions, claim_of
 from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Declared, typed_words
+from gputopo.values.option import Declared
 from gputopo.values.run.placement import PlanOptions
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from gputopo.launch.jobs import training as jobs
 from gputopo.launch.jobs.training import Ran
 from gputopo.launch.supervise import signals
 from gputopo.report import document_text, plan_summary, to_stderr
-from gputopo.runs.repeats import combine, ended_by
+from gputopo.runs import combine_repeats
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.options import OutputOptions
@@ -75,12 +75,12 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions,
         error = None if len(ran) == options.repeats else stopped
     results = [one.result for one in ran]
     if results:
-        repeats = combine(results, options.repeats)
-        if error is not None:
-            repeats = ended_by(repeats, *_ending_of(error))
+        ending = ("complete", 0) if error is None else _ending_of(error)
+        repeats = combine_repeats(results, options.repeats, ending)
         with signals.deferred():
             if options.output is not None and not _saved(repeats, Path(options.output)):
-                repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
+                ending = ("failed", int(ExitCode.HARDWARE)) if error is None else ending
+                repeats = combine_repeats(results, options.repeats, ending)
         _print_repeats(repeats, options.shape)
     if isinstance(error, signals.EndedError):
         to_stderr(f"gputopo: stopped by {error}\n")

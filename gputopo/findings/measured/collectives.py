@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.copies.collectives import NETWORK_LOW_SHARE, expected_rate, network_ports, nvls_is_off
+from gputopo.copies import NETWORK_LOW_SHARE, expected_rate, network_ports, nvls_is_off
 from gputopo.findings.measured.failures import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import (

@@ -4,15 +4,8 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 
 from gputopo.findings.difference import difference, paired_gpus
-from gputopo.values.bandwidth import (
-    Bandwidth,
-    Conditions,
-    Failure,
-    Sample,
-    identity,
-    noise_share,
-    with_new_indices,
-)
+from gputopo.findings.measured.direct import noise_share
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, identity, with_new_indices
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
 from gputopo.values.ends import gpus_in
 from gputopo.values.grouping import best

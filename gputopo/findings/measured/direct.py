@@ -1,12 +1,13 @@
 """Direct copies (P2P) that are slower than copies staged through host memory, and what to do about them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, copies_of
-from gputopo.topology.hops import class_name
-from gputopo.values.bandwidth import Failure, Pair, Path, Sample, noise_share
+from gputopo.topology import class_name
+from gputopo.values.bandwidth import DEVIATION, Failure, Pair, Path, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -281,3 +282,12 @@ def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
     switched = any(link is not None and link.hop is not None and link.hop < Hop.PHB for link in links)
     causes = _ON_ONE_SWITCH if switched else ""
     return f"Let NCCL stage {pairs_in_words(pairs)}: {found[0]}. {_BESIDE}{causes}"
+
+
+def noise_share(repeats: tuple[float, ...]) -> float:
+    """Return one standard deviation of repeats as a share of their median; 0 for fewer than three."""
+    if len(repeats) < 3:
+        return 0.0
+    middle = median(repeats)
+    deviation = DEVIATION * median(abs(repeat - middle) for repeat in repeats)
+    return deviation / middle if middle > 0 else 0.0

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.driver import HUNG as DRIVER_HUNG
 from gputopo.findings.measured.direct import host_failures
 from gputopo.findings.measured.faults import KINDS, named_paths, subject_of
 from gputopo.findings.measured.nccl_p2p import cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, check, copies_of, facts_of
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure
+from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, NETWORK, SEPARATE_RUNS, Failure
 from gputopo.values.ends import HOST
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from gputopo.copies.settling import ramp_ups
+from gputopo.copies import ramp_ups
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, present
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
-from gputopo.reference.clock_events import reasons_of
+from gputopo.reference import throttle_reasons
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
     NETWORK,
@@ -82,7 +82,9 @@ def throttled(machine: Machine) -> Iterator[Fault]:
         (conditions.gpu, name)
         for sample in copies_of(machine).samples
         for conditions in sample.conditions
-        for name in reasons_of(Throttle(mask=conditions.throttle_mask, reasons=conditions.throttle_reasons))
+        for name in throttle_reasons(
+            Throttle(mask=conditions.throttle_mask, reasons=conditions.throttle_reasons)
+        )
         if name in THROTTLE
     )
     gpus = [gpu for gpu in present(machine) if gpu.index in seen]

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gputopo.copies.expected import link_name, link_names, with_expectations
-from gputopo.copies.settling import ramp_up_samples
-from gputopo.copies.sharing import HOST_KINDS
+from gputopo.copies import link_name, link_names, ramp_up_samples, with_expectations
 from gputopo.findings.measured.links import (
     ALIKE_SHARE,
     BELOW_EXPECTED,
@@ -32,9 +30,8 @@ from gputopo.findings.measured.links import (
 )
 from gputopo.findings.pcie import SLOT_NARROW
 from gputopo.findings.rule import Case, Fault, by_model, check, copies_of, present, roughly
-from gputopo.reference.copied_links import observed_link
-from gputopo.reference.expectations import LinkExpectation, expected_of
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.reference import LinkExpectation, expected_of, observed_link
+from gputopo.values.bandwidth import HOST_KINDS, Bandwidth, Kind, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped, maxima
 from gputopo.values.machine import Gpu, Machine

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gputopo.copies.sharing import HOST_KINDS, uplink_groups
+from gputopo.copies import uplink_groups
 from gputopo.findings.pcie import (
     ALL_GPUS,
     ALL_GPUS_FROM_THE_HOST,
@@ -13,7 +13,7 @@ from gputopo.findings.pcie import (
     TO_THE_HOST,
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present, roughly
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import HOST_KINDS, Kind, Sample, UplinkGroup
 from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine

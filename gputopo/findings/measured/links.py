@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gputopo.copies.expected import link_name, link_names, links_for
-from gputopo.copies.sharing import HOST_KINDS
+from gputopo.copies import link_name, link_names, links_for
 from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
@@ -15,8 +14,8 @@ from gputopo.findings.pcie import (
     width_fault,
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
-from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
-from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Pair, Sample
+from gputopo.reference import LinkExpectation, expected_link, expected_of
+from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, Conditions, Kind, Pair, Sample
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import host_link_rates, pair_copies

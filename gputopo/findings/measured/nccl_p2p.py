@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from gputopo.findings.rule import copies_of, present
-from gputopo.reference.copied_links import over_nvlink
-from gputopo.topology.peer_access import statuses
+from gputopo.reference import over_nvlink
 from gputopo.values.bandwidth import Pair
 from gputopo.values.machine import Hop, Machine
 
@@ -40,7 +39,7 @@ def cutoff(machine: Machine, pairs: Iterable[Pair]) -> tuple[str, tuple[Pair, ..
     others = [
         pair
         for pair in levels
-        if pair not in unwanted and not (pair in links and statuses(links[pair]))  # without P2P as it is
+        if pair not in unwanted and not (pair in links and links[pair].p2p_refusals)  # without P2P as it is
     ]
     if unwanted & by_nvlink:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.pairs import SlowEnds, fastest, slow_ends
+from gputopo.copies import SlowEnds, fastest, slow_ends
 from gputopo.findings.measured.faults import named_paths
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample

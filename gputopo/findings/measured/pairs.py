@@ -7,13 +7,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
-from gputopo.copies.pairs import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
+from gputopo.copies import (
+    NvLinks,
+    SlowEnds,
+    direct_copies,
+    fastest,
+    is_hybrid,
+    link_name,
+    link_names,
+    links_for,
+    model_link,
+    slow_ends,
+    with_expectations,
+)
 from gputopo.findings.measured.direct import (
     DEVIATIONS,
     DIRECT_SLOWER,
     SlowPair,
     class_of,
+    noise_share,
     slow_words,
     slower_than_staged,
     subject_of,
@@ -31,10 +43,10 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roughly
-from gputopo.reference.copied_links import over_nvlink as faster_than_pcie
-from gputopo.reference.expectations import LinkExpectation, expected_of
-from gputopo.topology.hops import class_name
-from gputopo.values.bandwidth import Kind, Pair, Path, Sample, noise_share
+from gputopo.reference import LinkExpectation, expected_of
+from gputopo.reference import over_nvlink as faster_than_pcie
+from gputopo.topology import class_name
+from gputopo.values.bandwidth import Kind, Pair, Path, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
+from gputopo.copies import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present
 from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb

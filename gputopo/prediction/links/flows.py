@@ -14,8 +14,9 @@ A resource is a tuple:
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.expected import BIDIRECTIONAL_SHARE
-from gputopo.prediction.links.paths import Cost, Paths, Resource
+from gputopo.copies import BIDIRECTIONAL_SHARE
+from gputopo.prediction.links.paths import Cost, Limit, Paths, Resource
+from gputopo.values.index_ranges import index_ranges
 
 GB = 1e9
 _EQUAL = 1 - 1e-12  # for two sums of the same numbers in another order
@@ -49,6 +50,19 @@ NVLINK_BOTH_SHARE = 0.95
 STAGED_BOTH_SHARE = 0.69
 
 
+_IN_WORDS = {
+    "up": "link of GPU {}, sending",
+    "down": "link of GPU {}, receiving",
+    "nvlink out": "NVLinks of GPU {}, sending",
+    "nvlink in": "NVLinks of GPU {}, receiving",
+    "nvlink": "NVLink {} to {}",
+    "pair": "path from GPU {} to {}",
+    "memory": "copies through host memory",
+    "host": "gradients added on the CPU",
+}
+_TO_HOST = {"up": "GPU {} to the host", "down": "the host to GPU {}"}
+
+
 class Load(NamedTuple):
     """What a resource carries: a share of the model's bytes, and seconds for each byte of the model."""
 
@@ -60,6 +74,15 @@ def reverse(resource: Resource) -> Resource:
     """Return the other direction of a link."""
     kind, *ends = resource
     return (_REVERSE[str(kind)], *ends) if kind in _REVERSE else (kind, *ends[::-1])
+
+
+def in_words(resource: Resource, paths: Paths, *, on_host: bool) -> str:
+    """Return a link in words: `GPU 3 to the host`. `on_host`: whether the host stores the variables."""
+    kind, *ends = resource
+    if kind in ("uplink up", "uplink down"):
+        return f"uplink of GPUs {index_ranges(paths.uplinks[int(ends[0])].gpus)}"
+    words = _IN_WORDS | (_TO_HOST if on_host else {})
+    return words[str(kind)].format(*ends)
 
 
 Place = int | None
@@ -102,16 +125,13 @@ def _costs(paths: Paths, a: Place, b: Place) -> Iterator[Cost]:
             yield ("uplink down", number), uplink.gb_per_s
 
 
-def slowest_of(loads: Mapping[Resource, Load]) -> tuple[Resource | None, float]:
-    """Return the resource that a byte occupies longest, and its seconds per byte; (None, 0) without flows.
-
-    Of equally slow resources, return the first by kind and GPU.
-    """
+def slowest_of(loads: Mapping[Resource, Load]) -> Limit:
+    """Return the resource that a byte occupies longest; of equally slow ones the first by kind and GPU."""
     seconds = max((load.seconds for load in loads.values()), default=0.0)
     if not seconds:
-        return None, 0.0
-    slowest = (one for one, load in loads.items() if load.seconds >= seconds * _EQUAL)
-    return min(slowest, key=lambda one: (_KINDS.index(str(one[0])), one[1:])), seconds
+        return Limit(None, 0.0)
+    slowest = (resource for resource, load in loads.items() if load.seconds >= seconds * _EQUAL)
+    return Limit(min(slowest, key=lambda resource: (_KINDS.index(str(resource[0])), resource[1:])), seconds)
 
 
 class Flows:
@@ -133,18 +153,13 @@ class Flows:
     @property
     def loads(self) -> dict[Resource, Load]:
         """The load of each resource, with both directions at once."""
-        found = {}
+        loads = {}
         for resource, seconds in self.seconds.items():
             busy = self.seconds.get(reverse(resource), 0.0)
             # Two directions at once reach a share of the sum of their rates, while both have bytes to send.
             at_once = seconds + (1 / self._both(resource) - 1) * min(seconds, busy)
-            found[resource] = Load(self.shares[resource], at_once / GB)
-        return found
-
-    @property
-    def slowest(self) -> tuple[Resource | None, float]:
-        """The resource that a byte occupies longest, and its seconds per byte; (None, 0) if nothing flows."""
-        return slowest_of(self.loads)
+            loads[resource] = Load(self.shares[resource], at_once / GB)
+        return loads
 
     def _both(self, resource: Resource) -> float:
         kind, *ends = map(str, resource)

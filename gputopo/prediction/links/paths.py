@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.copies.pairs import NvLinks, is_uniform
+from gputopo.copies import NvLinks, is_uniform
 from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
@@ -19,12 +19,9 @@ from gputopo.prediction.links.shared_links import (
     pcie_generation,
     uplinks,
 )
-from gputopo.reference.copied_links import observed_link, over_nvlink
-from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
-from gputopo.topology.doubts import believed_links
-from gputopo.topology.peer_access import redirected_pairs
+from gputopo.reference import LinkExpectation, expected_link, expected_of, observed_link, over_nvlink
+from gputopo.topology import believed_links, redirected_pairs
 from gputopo.values.bandwidth import Bandwidth, Pair
-from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.rates import PairSpeed, host_link_rates, pair_speeds
 
@@ -86,8 +83,12 @@ Resource = tuple[str | int, ...]
 Cost = tuple[Resource, float]
 """A resource that a copy uses, and its GB/s."""
 
-Limit = tuple[Resource | None, float]
-"""The link that a byte of the model occupies longest, and the seconds."""
+
+class Limit(NamedTuple):
+    """The link that a byte of the model occupies longest, and the seconds; (None, 0) without copies."""
+
+    resource: Resource | None
+    seconds: float
 
 
 class Paths(msgspec.Struct, frozen=True, dict=True):
@@ -113,6 +114,10 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
         """Return the path between two GPUs."""
         return self.pairs[min(a, b), max(a, b)]
 
+    def has_peer_access(self, gpus: Sequence[int]) -> bool:
+        """Return whether any two of these GPUs copy directly to each other."""
+        return any(self.pair(*pair).kind != "staged" for pair in combinations(gpus, 2))
+
 
 def paths_of(machine: Machine) -> Paths:
     """Return the paths between the GPUs and the host of a machine."""
@@ -120,31 +125,16 @@ def paths_of(machine: Machine) -> Paths:
     links = believed_links(machine)
     hosts = _hosts(machine)
     pairs = _Pairs(machine, links, hosts)
-    found = {pair: pairs.path(*pair) for pair in combinations(sorted(gpus), 2)}
+    pair_paths = {pair: pairs.path(*pair) for pair in combinations(sorted(gpus), 2)}
     alone = {index: max(host.up, host.down) for index, host in hosts.items()}
     several = any(link.hop is Hop.SYS for link in links.values())
     return Paths(
         hosts,
-        found,
+        pair_paths,
         uplinks(machine, links, alone),
-        {gpu: port for gpu in gpus if (port := pairs.port(gpu, found)) is not None},
+        {gpu: port for gpu in gpus if (port := pairs.port(gpu, pair_paths)) is not None},
         machine.host.sockets or (2 if several else 1),
     )
-
-
-def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
-    """Return the facts that would improve predictions, the most useful first, each with how to get it."""
-    found = []
-    for basis, words in (("assumed", "PCIe link, and no known model"), ("model", "PCIe link of the slot")):
-        if gpus := [gpu for gpu, host in paths.hosts.items() if host.basis == basis]:
-            found.append(f"{words}, of {gpu_ranges(gpus)} (gputopo inspect, or nvidia-smi -q)")
-    apart = {pair for pair, path in paths.pairs.items() if path.basis != "measured" and path.kind != "nvlink"}
-    links = believed_links(machine)
-    if far := sorted({gpu for pair in apart if pair not in links or links[pair].hop is None for gpu in pair}):
-        found.append(f"PCIe hops between {gpu_ranges(far)} (nvidia-smi topo -m)")
-    if apart or any(host.basis != "measured" for host in paths.hosts.values()):
-        found.append("copy rates of this machine (gputopo bandwidth --save)")
-    return tuple(found)
 
 
 def _hosts(machine: Machine) -> dict[int, HostLink]:
@@ -157,8 +147,8 @@ def _hosts(machine: Machine) -> dict[int, HostLink]:
         if index not in up and index not in down:
             hosts[index] = _host_link(gpu, machine)
             continue
-        one, other = up.get(index, down.get(index, 0.0)), down.get(index, up.get(index, 0.0))
-        hosts[index] = HostLink(one, other, "measured")
+        up_rate, down_rate = up.get(index, down.get(index, 0.0)), down.get(index, up.get(index, 0.0))
+        hosts[index] = HostLink(up_rate, down_rate, "measured")
     return hosts
 
 
@@ -258,11 +248,13 @@ class _Pairs:
         link = self._links.get((a, b))
         if link is not None and link.nvlinks is not None:
             return link.nvlinks
-        found = self._nvlinks.between(a, b)
-        if found is not None:
-            return found.links
+        count = self._nvlinks.between(a, b)
+        if count is not None:
+            return count.links
         model = self._models.get(a)
         if model is None or model != self._models.get(b) or not is_uniform(model) or not model.nvlinks:
             return None
-        peers = sum(one == model for one in self._models.values()) - 1
-        return max((one for one in model.pair_nvlinks if one * peers <= model.nvlinks), default=model.nvlinks)
+        peers = sum(row == model for row in self._models.values()) - 1
+        return max(
+            (links for links in model.pair_nvlinks if links * peers <= model.nvlinks), default=model.nvlinks
+        )

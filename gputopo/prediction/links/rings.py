@@ -7,7 +7,7 @@ is as fast as in any ring. Near neighbours come first, so that a ring leaves a s
 
 from collections.abc import Mapping, Sequence
 
-from gputopo.prediction.links.flows import GB, Flows, Load
+from gputopo.prediction.links.flows import GB, Flows, Load, slowest_of
 from gputopo.prediction.links.paths import Paths, Resource
 
 # The rate of each link of a ring of GPUs without P2P through host memory, whatever copies reach, because
@@ -47,7 +47,7 @@ def _edge_seconds(paths: Paths, a: int, b: int) -> float:
     flows = Flows(paths)
     flows.between(a, b)
     flows.between(b, a)
-    return flows.slowest[1]
+    return slowest_of(flows.loads).seconds
 
 
 def _within(costs: Mapping[int, Mapping[int, float]], limit: float) -> tuple[int, ...] | None:
@@ -61,8 +61,8 @@ def _within(costs: Mapping[int, Mapping[int, float]], limit: float) -> tuple[int
         if len(order) == len(near):
             return order if start in near[order[-1]] else None
         for gpu in near[order[-1]]:
-            if gpu not in order and steps < MAX_STEPS and (found := extended((*order, gpu))):
-                return found
+            if gpu not in order and steps < MAX_STEPS and (ring := extended((*order, gpu))):
+                return ring
         return None
 
     return extended((start,)) if len(near[start]) > 1 else None

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
-from gputopo.reference.expectations import expected_link, expected_of, generation_of
-from gputopo.topology.hops import bridges_above, joined_by_hops
+from gputopo.reference import expected_link, expected_of, generation_of
+from gputopo.topology import bridges_above, joined_by_hops
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 # For a card of an unknown model in an unknown slot: what most machines in published tables had.

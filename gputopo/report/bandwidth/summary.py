@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gputopo.reference.copied_links import NARROW_LANES, observed_link, over_nvlink
+from gputopo.reference import NARROW_LANES, observed_link, over_nvlink
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
 from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.values.bandwidth import (
+    AGREE_SHARE,
     COLLECTIVES,
     KERNELS,
     NETWORK,
@@ -25,7 +27,7 @@ from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.rates import SAME_SPEED, speed_groups
+from gputopo.values.rates import SAME_SPEED
 from gputopo.values.words import date_in_words
 
 _MAX_NAMED = 2
@@ -289,3 +291,22 @@ def not_measured_line(entries: Sequence[NotMeasured]) -> str:
     first = next(iter(dict.fromkeys(entry.what for entry in entries)))
     what = first if len(whats) == 1 else f"{len(whats)} copies or tests"
     return plain(f"Not measured: {what} ({'; '.join(reasons[:_MAX_NAMED])}{more}).")
+
+
+def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
+    """Return the GPUs in groups: every pair within a group is faster than every pair between groups.
+
+    A group of one GPU is slow with every peer. There is one group if the widest gap between the rates is
+    within noise or does not divide the GPUs in this way.
+    """
+    worst = {pair: min(speed, rates.get(pair[::-1], speed)) for pair, speed in rates.items()}
+    gaps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
+    share, limit = min(gaps, default=(1.0, 0.0))
+    group = {gpu: {gpu} for pair in rates for gpu in pair}
+    for a, b in (pair for pair, speed in worst.items() if speed >= limit):
+        group[a] |= group[b]
+        group.update(dict.fromkeys(group[a], group[a]))
+    divided = all((speed >= limit) == (group[a] is group[b]) for (a, b), speed in worst.items())
+    if share > 1 - AGREE_SHARE or not divided:
+        return [tuple(sorted(group))]
+    return sorted({tuple(sorted(gpus)) for gpus in group.values()})

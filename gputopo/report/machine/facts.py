@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from gputopo.report.layout import plain
-from gputopo.values.facts import DOES_NOT_APPLY, GROUPS, FactPath, at_gpu, reason_for
+from gputopo.values.facts import DOES_NOT_APPLY, GROUPS, FactPath, above, at_gpu
 from gputopo.values.fields import path_in_words
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
@@ -106,3 +106,12 @@ def _subject(kind: str, keys: list[str]) -> str:
     several = len(keys) > 1 or (kind in ("gpus", "nics") and not keys[0].isdigit())
     named = f"{word}{'s' if several else ''} {', '.join(plain(key) for key in keys)}"
     return named[0].upper() + named[1:] if len(named) <= _LONGEST_SUBJECT else f"{len(keys)} {word}s"
+
+
+def reason_for(missing: Mapping[str, str], path: str) -> str | None:
+    """Return why the fact at a path is missing; a reason for a part is valid for all facts in it."""
+    while path:
+        if path in missing:
+            return missing[path]
+        path = above(path)
+    return None

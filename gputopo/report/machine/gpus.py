@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from gputopo.reference.clock_events import under_load
-from gputopo.reference.expectations import name_of
+from gputopo.reference import name_of, under_load
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, plain
-from gputopo.values.facts import at_gpu, label, reason_for
+from gputopo.report.machine.facts import reason_for
+from gputopo.values.facts import at_gpu, label
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, index_ranges

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.reference.clock_events import in_words, reasons_of
+from gputopo.reference import clock_event_words, throttle_reasons
 from gputopo.report.document import Block, Document, Drawing, Rows, Styled, block_lines, of_sections
 from gputopo.report.findings import SCREEN_WIDTH, TIMES, findings_block, short_findings, verdict, worst_by_gpu
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
@@ -20,7 +20,7 @@ from gputopo.report.machine.matrix import (
     topology_in_words,
 )
 from gputopo.report.units import counted, gib
-from gputopo.topology.hops import class_name
+from gputopo.topology import class_name
 from gputopo.values.facts import at_gpu, single_facts
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Inspection
@@ -212,7 +212,7 @@ def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield the facts of a GPU, one row per part, and how near the other GPUs are."""
     for part, words in _facts_in_words(gpu).items():
         yield path_in_words(Gpu, part), ", ".join(words)
-    if throttled := in_words(reasons_of(gpu.throttle)):
+    if throttled := clock_event_words(throttle_reasons(gpu.throttle)):
         yield "throttled", ", ".join(throttled)
     others = [other_gpu.index for other_gpu in machine.gpus if other_gpu is not gpu]
     links = grouped((class_name(machine.link(gpu.index, other)), other) for other in others)

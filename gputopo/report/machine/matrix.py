@@ -15,7 +15,7 @@ from gputopo.report.layout import (
     line,
     plain,
 )
-from gputopo.topology.hops import class_name, links_by_pair, nearness
+from gputopo.topology import class_name, nearness
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Machine
@@ -42,7 +42,7 @@ def topology_in_words(machine: Machine) -> str:
 
     If the pairs of each class cannot be listed briefly, return their numbers: `16 pairs NV1, 12 pairs SYS`.
     """
-    links = links_by_pair(machine)
+    links = machine.links_by_pair
     pairs = list(combinations(sorted(gpu.index for gpu in machine.gpus), 2))
     if not pairs:
         return ""
@@ -115,7 +115,7 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
 def _classes(machine: Machine) -> dict[tuple[_Device, _Device], str]:
     """Return the classes of the known pairs. A pair may be there in one order or in both."""
     known = {
-        (("gpu", a), ("gpu", b)): _short(class_name(link)) for (a, b), link in links_by_pair(machine).items()
+        (("gpu", a), ("gpu", b)): _short(class_name(link)) for (a, b), link in machine.links_by_pair.items()
     }
     for nic in machine.nics:
         for device, hop in nic.hops.items():
@@ -146,7 +146,7 @@ def _affinities(machine: Machine) -> list[Column]:
 
 def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return rows of (label, words): the states of reading and writing, the pairs, the reason."""
-    links = links_by_pair(machine)
+    links = machine.links_by_pair
     states = grouped(
         ((_peer_access(link.p2p_read, link.p2p_write), link.p2p_reason or ""), pair)
         for pair, link in links.items()

@@ -7,10 +7,9 @@ damaged, so a parent may be missing; bridges in a cycle are skipped.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from gputopo.reference.expectations import generation_of
+from gputopo.reference import generation_of
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
 from gputopo.report.machine.gpus import link_is_slow_while_idle
-from gputopo.topology.hops import links_by_pair
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, NicPort, PciNode
@@ -223,7 +222,7 @@ def _nvlinks(machine: Machine, gpu: Gpu) -> str:
     """Return the peers that a GPU's NVLinks reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
     reached = grouped(
         (link.nvlinks, b if a == gpu.index else a)
-        for (a, b), link in links_by_pair(machine).items()
+        for (a, b), link in machine.links_by_pair.items()
         if link.nvlinks and gpu.index in (a, b)
     )
     reach = [f"{count} to {gpu_ranges(reached[count])}" for count in sorted(reached, reverse=True)]

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from gputopo.reference.clock_events import decode, in_short_words
+from gputopo.reference import clock_event_words, decode_clock_events
 from gputopo.report.layout import (
     GAP,
     NOT_ASKED,
@@ -150,7 +150,11 @@ def _xid_lines(sample: MachineSample) -> list[str]:
 
 def _throttle_in_short(mask: int | None) -> str:
     """Return each reason of a mask in one or two words; empty for an idle GPU or an unknown mask."""
-    return "" if mask is None or mask < 0 else ", ".join(in_short_words(decode(mask)))
+    return (
+        ""
+        if mask is None or mask < 0
+        else ", ".join(clock_event_words(decode_clock_events(mask), short=True))
+    )
 
 
 def _rates(sample: GpuSample, link: str) -> str | None:

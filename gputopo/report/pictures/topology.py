@@ -11,7 +11,7 @@ from gputopo.report.findings import short_model
 from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches
 from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, LINE, WARN, Canvas, short
-from gputopo.topology.hops import joined_by_hops, links_by_pair
+from gputopo.topology import joined_by_hops
 from gputopo.values.bandwidth import gb
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
@@ -40,7 +40,7 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     tops = [top for top in tops if top.children] or _by_hops(machine)
     nodes = _placed(tops)
     leaves = [node for node in nodes if not node.children]
-    nvlinks = {pair: link.nvlinks for pair, link in links_by_pair(machine).items() if link.nvlinks}
+    nvlinks = {pair: link.nvlinks for pair, link in machine.links_by_pair.items() if link.nvlinks}
     below = 1.0 if nvlinks else 0.0
     levels = max(node.level for node in nodes) + 1
     width = max(len(leaves), 3) * _LEAF + 2 * _MARGIN
@@ -110,7 +110,7 @@ def _nodes(branch: Branch, level: int) -> list[_Node]:
 
 def _by_hops(machine: Machine) -> list[Branch]:
     """Return a tree from the classes of the pairs: GPUs that are near one another share a box."""
-    links = links_by_pair(machine)
+    links = machine.links_by_pair
     groups: dict[frozenset[int], Branch] = {
         frozenset((gpu.index,)): Branch(f"GPU {gpu.index} {short_model(gpu.name)}".rstrip(), gpu=gpu.index)
         for gpu in machine.gpus

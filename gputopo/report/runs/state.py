@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from gputopo.reference.clock_events import decode, in_short_words
+from gputopo.reference import clock_event_words, decode_clock_events
 from gputopo.report import units
 from gputopo.report.units import counted, pcie_link, three_figures
 from gputopo.values.index_ranges import index_ranges
@@ -178,7 +178,10 @@ class RunState:
             return ["lost"]
         facts = (
             ("{} MHz", last.graphics_mhz),
-            (" ".join(in_short_words(decode(max(0, last.throttle_mask or 0)))), last.throttle_mask),
+            (
+                " ".join(clock_event_words(decode_clock_events(max(0, last.throttle_mask or 0)), short=True)),
+                last.throttle_mask,
+            ),
             ("{} C", last.temperature_c),
             ("{:.0f} W", last.power_w),
             ("PCIe {}", pcie_link(last.pcie_gen, last.pcie_width)),

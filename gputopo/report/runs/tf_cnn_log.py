@@ -22,7 +22,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 from gputopo.values.run.speed import RunningThroughput
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload, workload_names
 
 _DISPLAY_EVERY = 10  # the default of its --display_every
 RULE = "-" * 64
@@ -150,8 +150,8 @@ def _data_name(spec: dict[str, Any]) -> str:
     if isinstance(name, str):
         return name
     model = spec.get("model")
-    known = isinstance(model, str) and model in workload.names()
-    return workload.require(str(model)).data_name if known else "imagenet"
+    known = isinstance(model, str) and model in workload_names()
+    return require_workload(str(model)).data_name if known else "imagenet"
 
 
 def _precision(spec: dict[str, Any]) -> str | None:

@@ -13,15 +13,12 @@ from statistics import fmean, median
 
 import msgspec
 
-from gputopo.values.run.noise import Error, error_of, students_t
+from gputopo.values.run.noise import MAD_TO_SIGMA, Error, error_of, students_t
 
 # For the typical step, values farther than this many deviations from the median are moved to this distance.
 # In simulations, bursts and stalls of other devices hide a loss of 5% for less time than with 3 or 4.
 OUTLIER = 2.0
 MIN_AWAY = 0.03  # Closer values are not moved. Not measured; chosen because 3% is what is called slow.
-
-# Standard deviations per median absolute deviation, for normal noise.
-DEVIATION = 1.4826
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,5 +77,5 @@ def without_outliers(values: Sequence[float]) -> list[float]:
     if not values:
         return []
     level = median(values)
-    limit = max(MIN_AWAY, OUTLIER * DEVIATION * median(abs(value - level) for value in values))
+    limit = max(MIN_AWAY, OUTLIER * MAD_TO_SIGMA * median(abs(value - level) for value in values))
     return [min(max(value, level - limit), level + limit) for value in values]

@@ -11,11 +11,12 @@ from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import Interval, level_bounds
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference
-from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, CauseRule, View
+from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, REASONS, ByRow, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.slopes import CHANCE, Slope, slopes
+from gputopo.values.grouping import grouped
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import Cause, Causes, Verdict
+from gputopo.values.run.verdict import WEIGHTS, Cause, Causes, Verdict
 from gputopo.values.words import percent as number
 
 # Share of the gap from which the causes are called the cause, as in TraceML.
@@ -28,11 +29,6 @@ MIN_SHARE = 0.05
 MAX_WIDTH = 0.7
 FITTED, BOUNDED, MEASURED = "fitted", "bounded", "measured"
 FELL = 0.02  # share of a clock: a smaller fall follows the temperature. Not measured on hardware.
-_REASONS = {
-    sampled.THROTTLED_THERMAL: " (thermal slowdown)",
-    sampled.THROTTLED_HARDWARE: " (hardware slowdown)",
-    sampled.THROTTLED_POWER: " (power limit reached)",
-}
 
 
 class _Part(msgspec.Struct):
@@ -45,26 +41,30 @@ class _Part(msgspec.Struct):
     high: float
 
 
-def explained(facts: Facts, paces: Paces, found: PeerDifference, verdict: Verdict) -> Causes:
-    """Return the causes of a slow device. `found`: the difference that the verdict is about."""
-    waits = paces.weights(found.device.tower)
-    kind = CPU if found.device.is_cpu else GPU
+def explained(facts: Facts, paces: Paces, difference: PeerDifference, verdict: Verdict) -> Causes:
+    """Return the causes of a slow device. `difference`: what the verdict is about."""
+    device, part, rows = difference.device, difference.part, difference.rows
+    waits = paces.relative(device.tower, WEIGHTS)
+    kind = CPU if device.is_cpu else GPU
+
+    def by_row(fact_of: Callable[[int, str], Sequence[float]], tower: int) -> ByRow:
+        return lambda fact: [*map(fact_of(tower, fact).__getitem__, rows)]
+
     view = View(
-        facts=facts,
-        tower=found.device.tower,
-        peer=found.peer,
-        part=found.part,
-        rows=found.rows,
-        gap=found.values,
-        waits=[waits[row] for row in found.rows],
+        device=by_row(facts.of_gpu, device.tower),
+        peer=by_row(facts.of_gpu, difference.peer),
+        host=by_row(facts.of_host, device.tower),
+        part=part,
+        gap=difference.values,
+        waits=[waits[row] for row in rows],
     )
     first, last = verdict.from_step or 0, verdict.to_step or math.inf
     steps = paces.blocks.first_steps
     return explained_view(
         view,
-        [place for place, row in enumerate(found.rows) if first <= steps[row] <= last],
+        [place for place, row in enumerate(rows) if first <= steps[row] <= last],
         verdict.percent_under or 0.0,
-        [rule for rule in CAUSES if found.part in rule.parts and kind in rule.devices],
+        [rule for rule in CAUSES if part in rule.parts and kind in rule.devices],
         level=fmean if verdict.share_of_steps is not None else median,
     )
 
@@ -82,60 +82,41 @@ def explained_view(
     `places`: the rows of the gap. `level`: median or mean of a row's values there.
     """
     costs = {rule.id: rule.cost(view) for rule in rules}
-    there = {
+    in_gap = {
         name: [values[place] for place in places if not math.isnan(values[place])]
         for name, values in costs.items()
     }
-    known = [rule for rule in rules if len(there[rule.id]) >= KNOWN_SHARE * len(places) > 0]
+    known = [rule for rule in rules if len(in_gap[rule.id]) >= KNOWN_SHARE * len(places) > 0]
     fitted = _fitted(view, known, costs)
     gap = level([view.gap[place] for place in places])
-    parts = [
-        part
-        for rule in known
-        if gap > 0
-        if (part := _part(rule, level(there[rule.id]) / gap, fitted.get(rule.family or rule.id)))
-    ]
+    parts = []
+    for rule in known if gap > 0 else ():
+        part = _part(rule, level(in_gap[rule.id]) / gap, fitted.get(rule.fitted_as))
+        parts += [] if part is None else [part]
     _share_out(parts)
+    large = sorted((part for part in parts if part.middle >= MIN_SHARE), key=lambda part: -part.middle)
     # For a device that is slow intermittently, describe what was seen in its slow steps.
     slow = [place for place in places if view.gap[place] > gap] if level is fmean else places
-    causes = _causes(parts, percent, lambda rule: rule.describe(view, slow or places))
+    causes = [
+        Cause(
+            id=same[0].rule.id,
+            says=same[0].rule.describe(view, slow or places),
+            how=same[0].how,
+            percent=sum(percent * part.middle for part in same),
+            percent_low=sum(percent * part.low for part in same),
+            percent_high=min(percent, sum(percent * part.high for part in same)),
+        )
+        for same in grouped((part.rule.fitted_as, part) for part in large).values()
+    ]
     missing = {rule.id: ", ".join(rule.needs) for rule in rules if rule not in known}
     covered = sum(part.middle for part in parts if part.middle >= MIN_SHARE)
     return _said(causes, percent, covered, [rule.id for rule in known], missing)
 
 
-def _causes(parts: Sequence[_Part], percent: float, describe: Callable[[CauseRule], str]) -> list[Cause]:
-    """Return the causes that explain enough, the largest first. A family, whose rules read one clock, is one
-    cause.
-    """
-    found: dict[str, Cause] = {}
-    for part in sorted(parts, key=lambda part: -part.middle):
-        if part.middle < MIN_SHARE:
-            continue
-        family = part.rule.family or part.rule.id
-        first = found.get(family) or Cause(
-            id=part.rule.id,
-            says=describe(part.rule),
-            how=part.how,
-            percent=0.0,
-            percent_low=0.0,
-            percent_high=0.0,
-        )
-        found[family] = msgspec.structs.replace(
-            first,
-            percent=first.percent + percent * part.middle,
-            percent_low=first.percent_low + percent * part.low,
-            percent_high=min(percent, first.percent_high + percent * part.high),
-        )
-    return list(found.values())
-
-
 def _fitted(view: View, rules: Sequence[CauseRule], costs: Mapping[str, Sequence[float]]) -> dict[str, Slope]:
     """Return the slope of each family, from all rows in which every fact is known."""
-    families: dict[str, list[Sequence[float]]] = {}
-    for rule in rules:
-        families.setdefault(rule.family or rule.id, []).append(costs[rule.id])
-    together = {name: [sum(row) for row in zip(*of, strict=True)] for name, of in families.items()}
+    families = grouped((rule.fitted_as, costs[rule.id]) for rule in rules)
+    together = {name: [sum(row) for row in zip(*same, strict=True)] for name, same in families.items()}
     rows = [
         place
         for place in range(len(view.gap))
@@ -153,7 +134,7 @@ def _part(rule: CauseRule, most: float, slope: Slope | None) -> _Part | None:
         return None
     if slope is None or slope.high - slope.low > MAX_WIDTH:
         return _Part(rule, BOUNDED, 0.0, min(most, 1.0), min(most, 1.0))
-    low, middle, high = (min(max(one, 0.0), 1.0) * most for one in (slope.low, slope.middle, slope.high))
+    low, middle, high = (min(max(x, 0.0), 1.0) * most for x in (slope.low, slope.middle, slope.high))
     if high < MIN_SHARE or middle <= 0:
         return None
     return _Part(rule, FITTED, min(low, 1.0), min(middle, 1.0), min(high, 1.0))
@@ -180,7 +161,7 @@ def _scale(parts: Sequence[_Part], room: float) -> None:
 
 
 def _said(
-    found: Sequence[Cause],
+    causes: Sequence[Cause],
     percent: float,
     covered: float,
     checked: Sequence[str],
@@ -192,20 +173,20 @@ def _said(
     """
     unexplained = percent * max(0.0, 1 - covered)
     unchecked = f" (not checked: {', '.join(missing)})" if missing else ""
-    of = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found)
-    of += f" of {number(percent)}%"
+    explains = " and ".join(f"{cause.says}, which explains {_range(cause)}" for cause in causes)
+    explains += f" of {number(percent)}%"
     if not checked:
         says = "Cause: unknown (no samples)"
-    elif not found:
+    elif not causes:
         says = f"Cause: not explained{unchecked}"
     elif covered >= COVERED_SHARE:
-        sure = all(one.how != BOUNDED for one in found)
-        says = f"{'Cause' if sure else 'Possible cause'}: {of}"
+        sure = all(cause.how != BOUNDED for cause in causes)
+        says = f"{'Cause' if sure else 'Possible cause'}: {explains}"
     else:
-        says = f"Partly: {of}; {number(unexplained)}% unexplained{unchecked}"
+        says = f"Partly: {explains}; {number(unexplained)}% unexplained{unchecked}"
     return Causes(
         says=says,
-        found=tuple(found),
+        found=tuple(causes),
         unexplained_percent=unexplained,
         covered_share=min(covered, 1.0),
         checked=tuple(checked),
@@ -225,7 +206,7 @@ class StepPart(msgspec.Struct, frozen=True):
     id: str
     title: str
     needs: str  # the field of the event `step`
-    part: int
+    part: str
 
 
 PARTS = (
@@ -246,37 +227,33 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
     grown = _grown(facts.of_step(sampled.STEP), after)
     if grown is None or grown.middle <= 0:
         return None
-    percent = verdict.percent_under or 0.0
-    more = {part: _grown(facts.of_step(part.part), after) for part in PARTS}
-    shares = {
-        part: [min(max(x / grown.middle, 0.0), 1.0) for x in (one.low, one.middle, one.high)]
-        for part, one in more.items()
-        if one is not None
-    }
-    named = {part: share for part, share in shares.items() if share[1] >= MIN_SHARE}
-    total = sum(middle for _, middle, _ in named.values())
+    percent, step_s = verdict.percent_under or 0.0, grown.middle
+    more, shares = {}, {}
+    for part in PARTS:
+        if (bounds := _grown(facts.of_step(part.part), after)) is not None:
+            more[part] = bounds
+            shares[part] = bounds.mapped(lambda seconds: min(max(seconds / step_s, 0.0), 1.0))
+    longer = [part for part in shares if shares[part].middle >= MIN_SHARE]
+    total = sum(shares[part].middle for part in longer)
     scale = percent / max(1.0, total)
     causes = [
         Cause(
             id=part.id,
-            says=f"{part.title} takes {1000 * one.middle:,.1f} ms more",
+            says=f"{part.title} takes {1000 * more[part].middle:,.1f} ms more",
             how=MEASURED,
-            percent=scale * middle,
-            percent_low=scale * low,
-            percent_high=percent * high,
+            percent=scale * shares[part].middle,
+            percent_low=scale * shares[part].low,
+            percent_high=percent * shares[part].high,
         )
-        for part, (low, middle, high) in sorted(
-            named.items(), key=lambda it: (it[1][1], it[0].id), reverse=True
-        )
-        if (one := more[part]) is not None
+        for part in sorted(longer, key=lambda part: (shares[part].middle, part.id), reverse=True)
     ]
     missing = {part.id: part.needs for part in PARTS if part not in shares}
-    found = _said(causes, percent, min(total, 1.0), [part.id for part in shares], missing)
-    grew = " and ".join(f"{one.says}, {_range(one)}" for one in causes)
+    said = _said(causes, percent, min(total, 1.0), [part.id for part in shares], missing)
+    grew = " and ".join(f"{cause.says}, {_range(cause)}" for cause in causes)
     fell = _clocks_fell(facts, [device for device in devices if not device.is_cpu], after)
     if fell:
-        return msgspec.structs.replace(found, says=f"Cause: {fell}; {grew}")
-    return msgspec.structs.replace(found, says=f"{grew[0].upper()}{grew[1:]}") if grew else found
+        return msgspec.structs.replace(said, says=f"Cause: {fell}; {grew}")
+    return msgspec.structs.replace(said, says=f"{grew[0].upper()}{grew[1:]}") if grew else said
 
 
 def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) -> str:
@@ -284,14 +261,15 @@ def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) ->
     clocks = [_split(facts.of_gpu(device.tower, sampled.CORE), after) for device in gpus]
     if not clocks or not all(was and now and median(now) < (1 - FELL) * median(was) for was, now in clocks):
         return ""
-    flags = {
-        reason: [_split(facts.of_gpu(device.tower, reason), after)[1] for device in gpus]
-        for reason in _REASONS
-    }
-    whys = (_REASONS[one] for one, of in flags.items() if all(now and fmean(now) > 0.5 for now in of))
+    why = ""
+    for reason, words in REASONS.items():
+        flags = [_split(facts.of_gpu(device.tower, reason), after)[1] for device in gpus]
+        if all(now and fmean(now) > 0.5 for now in flags):
+            why = words
+            break
     whose = f"all {len(gpus)} GPUs" if len(gpus) > 1 else gpus[0].short_name
     first, last = (median(chain.from_iterable(part)) for part in zip(*clocks, strict=True))
-    return f"the core clock of {whose} fell from {first:,.0f} to {last:,.0f} MHz{next(whys, '')}"
+    return f"the core clock of {whose} fell from {first:,.0f} to {last:,.0f} MHz{why}"
 
 
 def _split(values: Sequence[float], after: Sequence[bool]) -> tuple[list[float], list[float]]:

@@ -39,13 +39,9 @@ def parts(values: Sequence[float], size: int = 1) -> list[Span]:
 
     `size`: number of steps in each value.
     """
-    smallest = _smallest(size)
+    smallest = max(MIN_PART, -(-MIN_PART_STEPS // size))
     places = _candidates(values, smallest)
     return _without_noise(values, [*pairwise([0, *places, len(values)])])
-
-
-def _smallest(size: int) -> int:
-    return max(MIN_PART, -(-MIN_PART_STEPS // size))
 
 
 def lost_bounds(
@@ -66,7 +62,7 @@ def lost_bounds(
     if plain is None or pattern is None:
         return plain
     level, limit = pattern
-    starts, *of_others = (_starts(one, (level + limit) / 2, limit) for one in (values, *others))
+    starts, *of_others = (_starts(series, (level + limit) / 2, limit) for series in (values, *others))
     alike = _chance_of_as_many(len(starts), [*map(len, of_others)])
     cycles = [fmean(values[begin:end]) for begin, end in pairwise(starts)]
     # That it is only on this device, and that it is regular, are two tests: their chances multiply.
@@ -86,11 +82,11 @@ def _chance_of_as_many(episodes: int, of_others: Sequence[int]) -> float:
     observations, Annals of Mathematical Statistics 23(4), 1952.
     """
     every, share = episodes + sum(of_others), 1 / (1 + max(1, len(of_others)))
-    own = episodes / every
-    if own <= share:
+    share_of_one = episodes / every
+    if share_of_one <= share:
         return 1.0
-    others = (1 - own) * math.log((1 - own) / (1 - share)) if own < 1 else 0.0
-    return math.exp(-every * (own * math.log(own / share) + others))
+    others = (1 - share_of_one) * math.log((1 - share_of_one) / (1 - share)) if share_of_one < 1 else 0.0
+    return math.exp(-every * (share_of_one * math.log(share_of_one / share) + others))
 
 
 def noise_limit(values: Sequence[float]) -> tuple[float, float]:
@@ -134,17 +130,17 @@ def _candidates(values: Sequence[float], smallest: int) -> list[int]:
     Each part is searched again, so that several changes in a part do not hide one another. Changes that are
     only correlated noise are removed later.
     """
-    found: list[int] = []
+    places: list[int] = []
     waiting = [_change(values, 0, len(values), smallest)]
-    while waiting and len(found) < MAX_PARTS - 1:
+    while waiting and len(places) < MAX_PARTS - 1:
         plainest = max(waiting)
         waiting.remove(plainest)
         weight, begin, place, end = plainest
         if 2 * math.exp(-weight) > CANDIDATE_CHANCE:
             break
-        found.append(place)
+        places.append(place)
         waiting += [_change(values, begin, place, smallest), _change(values, place, end, smallest)]
-    return sorted(found)
+    return sorted(places)
 
 
 def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tuple[float, int, int, int]:
@@ -153,15 +149,11 @@ def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tup
     count = len(part)
     if count < 2 * smallest:
         return 0.0, begin, begin, end
-    sums = list(accumulate(rank - (count - 1) / 2 for rank in _ranks(part)))
+    ordered = sorted(part)  # equal values have their mean rank, from 0
+    ranks = [(bisect_left(ordered, value) + bisect(ordered, value) - 1) / 2 for value in part]
+    sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks))
     place = max(range(smallest, count - smallest + 1), key=lambda last: abs(sums[last - 1]))
     return 24 * sums[place - 1] ** 2 / (count**3 + count**2), begin, begin + place, end
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the ranks of the values, from 0. Equal values have their mean rank."""
-    ordered = sorted(values)
-    return [(bisect_left(ordered, value) + bisect(ordered, value) - 1) / 2 for value in values]
 
 
 def _without_noise(values: Sequence[float], spans: list[Span]) -> list[Span]:
@@ -169,9 +161,9 @@ def _without_noise(values: Sequence[float], spans: list[Span]) -> list[Span]:
     while len(spans) > 1:
         levels = [part_bounds(values[begin:end], CHANGE_CHANCE) for begin, end in spans]
         alike = [
-            (abs(other.middle - one.middle), place)
-            for place, (one, other) in enumerate(pairwise(levels))
-            if one.low <= other.high and other.low <= one.high
+            (abs(following.middle - level.middle), place)
+            for place, (level, following) in enumerate(pairwise(levels))
+            if level.low <= following.high and following.low <= level.high
         ]
         if not alike:
             break

@@ -44,7 +44,8 @@ def cost(
         if step.marks.keys() >= needed:
             images += step.images
             seconds += step.seconds
-            replayed += (_alone if alone else _together)(step, peers, allowance)
+            as_peers = {tower: _as_peer(step, tower, peers, allowance) for tower in step.marks}
+            replayed += (_alone if alone else _together)(step, as_peers)
     if not images or seconds <= 0 or replayed <= 0:
         return None
     now, without = images / seconds, images / replayed
@@ -60,35 +61,31 @@ def without_share(steps: Sequence[KeptStep], share: float) -> Cost | None:
     return Cost(images_per_sec=now, without=now / (1 - share), percent=100 * share)
 
 
-def _together(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
+def _together(step: KeptStep, as_peers: Mapping[int, float]) -> float:
     ends: list[tuple[float, float]] = [(0.0, 0.0)]  # of each tower: as recorded, and replayed
-    for tower, mark in sorted(step.marks.items(), key=lambda one: one[1].start_s):
+    for tower, mark in sorted(step.marks.items(), key=lambda item: item[1].start_s):
         # Towers that share cores run one after another: a tower that starts after another one's end waited
         # for it.
         recorded_end, replayed_end = max(end for end in ends if end[0] <= max(mark.start_s, 0.0))
         start = mark.start_s - (recorded_end - replayed_end)
-        ends.append((mark.start_s + _busy(mark), start + _as_peer(step, tower, peers, allowance)))
+        ends.append((mark.start_s + mark.busy_s, start + as_peers[tower]))
     recorded = max(as_recorded for as_recorded, _ in ends)
     replayed = max(as_replayed for _, as_replayed in ends)
     return min(step.seconds, replayed + max(0.0, step.seconds - recorded))
 
 
-def _alone(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
+def _alone(step: KeptStep, as_peers: Mapping[int, float]) -> float:
     """Return the seconds in which all towers would have processed the same number of images."""
-    now = sum(1 / _busy(mark) for mark in step.marks.values())
-    return step.seconds * now / sum(1 / _as_peer(step, tower, peers, allowance) for tower in step.marks)
+    pace = sum(1 / mark.busy_s for mark in step.marks.values())
+    return step.seconds * pace / sum(1 / busy_s for busy_s in as_peers.values())
 
 
 def _as_peer(step: KeptStep, tower: int, peers: Peers, allowance: Callable[[int, int], float]) -> float:
     """Return how long a tower would have been busy with its slow parts at its peers' pace, in seconds."""
-    own = step.marks[tower]
-    compute_s, weights_s = own.compute_s, own.weights_s
+    mark = step.marks[tower]
+    compute_s, weights_s = mark.compute_s, mark.weights_s
     if (peer := peers.get((tower, COMPUTE))) is not None:
         compute_s = min(compute_s, step.marks[peer].compute_s * allowance(tower, peer))
     if (peer := peers.get((tower, WEIGHTS))) is not None:
         weights_s = min(weights_s, step.marks[peer].weights_s)
     return weights_s + compute_s
-
-
-def _busy(mark: TowerMarks) -> float:
-    return mark.weights_s + mark.compute_s

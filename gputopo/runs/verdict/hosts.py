@@ -6,21 +6,23 @@ the others. With two hosts this is impossible: there is only one path between th
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, median_low
 
 import msgspec
 
 from gputopo.runs.verdict.bounds import Interval, level_bounds, min_values
 from gputopo.runs.verdict.words import WHOLE_SHARE, over, sure, when
+from gputopo.values.grouping import medians_of_others
 from gputopo.values.run.bounded import Blocks
-from gputopo.values.run.events import Device, HostExchange, Step
+from gputopo.values.run.events import Device, Step
 from gputopo.values.run.hosts import host_name, whole_hosts
 from gputopo.values.run.result import Exchanged, HostExchanged
 from gputopo.values.run.verdict import COMPUTE, FALSE_ALARM, SLOW, SLOW_PERCENT, Verdict
 from gputopo.values.words import percent
 
-SENDS, RECEIVES, SUMS = 0, 1, 2
+SENDS, RECEIVES, SUMS = _OF_HOST = ("sends_s", "receives_s", "sums_s")  # as in `HostExchange`
+_STEP = (-1, "seconds")
 # Maximum difference between the clocks of two hosts. It is estimated as the least time that a message took,
 # and the two directions differ. Not measured; chosen because a message takes 0.05 to 0.2 ms over Ethernet and
 # 0.5 ms over gRPC.
@@ -44,109 +46,90 @@ class ExchangeRecord:
     def __init__(self, devices: Sequence[Device]) -> None:
         hosts = {device.rank: device.host for device in devices}
         self._hosts = hosts if len(hosts) > 1 else {}
-        self._places = {rank: place for place, rank in enumerate(self._hosts)}
-        # Columns: each host's shares of the step (sends, receives, sums), then the seconds of the step.
+        # For each host the shares of the step, then the seconds of the step.
+        columns = [*((rank, part) for rank in self._hosts for part in _OF_HOST), _STEP]
+        self._columns = {column: number for number, column in enumerate(columns)}
         self._blocks = Blocks()
 
     def add(self, step: Step) -> None:
         """Add a counted step."""
         if not self._hosts or not step.exchange or step.seconds <= 0:
             return
-        row = [math.nan] * (3 * len(self._hosts) + 1)
-        for one in step.exchange:
-            if (place := self._places.get(one.rank)) is not None:
-                row[3 * place : 3 * place + 3] = _shares(one, step.seconds)
-        row[-1] = step.seconds
-        self._blocks.add(step.step, row)
+        row = {_STEP: step.seconds}
+        for host in step.exchange:
+            for part in _OF_HOST:
+                if (seconds := getattr(host, part)) is not None:
+                    row[host.rank, part] = seconds / step.seconds
+        self._blocks.add(step.step, [row.get(column, math.nan) for column in self._columns])
 
     def latest(self) -> "ExchangeRecord":
         """Return the exchanges of the recent steps."""
-        found = copy.copy(self)
-        found._blocks = self._blocks.latest()
-        return found
+        recent = copy.copy(self)
+        recent._blocks = self._blocks.latest()
+        return recent
 
     def result(self) -> Exchanged | None:
         """Return the medians over the steps, or None if there are no marks."""
-        step_s = _median(self._blocks.medians(-1))
-        if step_s is None:
+        step_s = self._blocks.middle(self._columns[_STEP])
+        if math.isnan(step_s):
             return None
-        found = [
-            HostExchanged(
-                rank=rank,
-                host=host,
-                sends_ms=_ms(self._column(rank, SENDS), step_s),
-                receives_ms=_ms(self._column(rank, RECEIVES), step_s),
-                sums_ms=_ms(self._column(rank, SUMS), step_s),
-            )
-            for rank, host in self._hosts.items()
-        ]
-        latest = [
-            max(known)
-            for row in zip(*(self._column(rank, SUMS) for rank in self._hosts), strict=True)
-            if (known := [value for value in row if not math.isnan(value)])
-        ]
-        share = _median(latest)
+
+        def ms(rank: int, part: str) -> float | None:
+            share = self._blocks.middle(self._columns[rank, part])
+            return None if math.isnan(share) else 1000 * share * step_s
+
+        latest = [max(known.values()) for known in self._known(SUMS) if known]
+        share = median(latest) if latest else None
         return Exchanged(
-            hosts=tuple(found),
+            hosts=tuple(
+                HostExchanged(
+                    rank=rank,
+                    host=host,
+                    sends_ms=ms(rank, SENDS),
+                    receives_ms=ms(rank, RECEIVES),
+                    sums_ms=ms(rank, SUMS),
+                )
+                for rank, host in self._hosts.items()
+            ),
             ms=None if share is None else 1000 * share * step_s,
             percent=None if share is None else 100 * share,
         )
 
     def slow(self) -> list[SlowNetwork]:
         """Return the hosts whose network is slow, each once, with the larger delay."""
-        step_s = _median(self._blocks.medians(-1))
-        if step_s is None:
+        step_s = self._blocks.middle(self._columns[_STEP])
+        if math.isnan(step_s):
             return []
         chance = WHOLE_SHARE * FALSE_ALARM / (2 * len(self._hosts))
         worst: dict[int, SlowNetwork] = {}
-        for column in (SENDS, RECEIVES):
-            for rank in self._hosts:
-                found = self._later(rank, column, chance, step_s)
-                if found is not None and (
-                    rank not in worst or found.percent.middle > worst[rank].percent.middle
-                ):
-                    worst[rank] = found
+        for part in (SENDS, RECEIVES):
+            later: dict[int, list[float]] = {rank: [] for rank in self._hosts}  # percent of the step, by row
+            for known in self._known(part):
+                usual = medians_of_others(known) if len(known) > MIN_OTHERS else {}
+                for rank, share in usual.items():
+                    later[rank].append(100 * (known[rank] - share))
+            for rank, percents in later.items():
+                bounds = level_bounds(percents, chance)
+                if bounds is None or bounds.effective < min_values(chance):
+                    continue
+                if bounds.low - 100 * CLOCKS_S / step_s <= SLOW_PERCENT:
+                    continue
+                if rank not in worst or bounds.middle > worst[rank].percent.middle:
+                    worst[rank] = SlowNetwork(
+                        rank=rank,
+                        sends=part == SENDS,
+                        percent=bounds,
+                        ms=10 * bounds.middle * step_s,
+                        steps=len(percents) * self._blocks.size,
+                    )
         return list(worst.values())
 
-    def _later(self, rank: int, column: int, chance: float, step_s: float) -> SlowNetwork | None:
-        own = self._column(rank, column)
-        others = [self._column(other, column) for other in self._hosts if other != rank]
-        values = [
-            100 * (value - median(known))
-            for value, *rest in zip(own, *others, strict=True)
-            if not math.isnan(value)
-            and len(known := [one for one in rest if not math.isnan(one)]) >= MIN_OTHERS
-        ]
-        bounds = level_bounds(values, chance)
-        floor = 100 * CLOCKS_S / step_s
-        if bounds is None or bounds.effective < min_values(chance) or bounds.low - floor <= SLOW_PERCENT:
-            return None
-        return SlowNetwork(
-            rank=rank,
-            sends=column == SENDS,
-            percent=bounds,
-            ms=10 * bounds.middle * step_s,
-            steps=len(values) * self._blocks.size,
-        )
-
-    def _column(self, rank: int, column: int) -> list[float]:
-        return self._blocks.medians(3 * self._places[rank] + column)
-
-
-def _shares(one: HostExchange, seconds: float) -> list[float]:
-    return [
-        math.nan if value is None else value / seconds for value in (one.sends_s, one.receives_s, one.sums_s)
-    ]
-
-
-def _ms(shares: Sequence[float], step_s: float) -> float | None:
-    share = _median(shares)
-    return None if share is None else 1000 * share * step_s
-
-
-def _median(values: Sequence[float]) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
-    return median(known) if known else None
+    def _known(self, part: str) -> Iterator[dict[int, float]]:
+        """Iterate over the rows: the known shares of a part, by host."""
+        columns = [self._blocks.medians(self._columns[rank, part]) for rank in self._hosts]
+        for row in zip(*columns, strict=True):
+            shares = zip(self._hosts, row, strict=True)
+            yield {rank: share for rank, share in shares if not math.isnan(share)}
 
 
 def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
@@ -155,44 +138,43 @@ def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) ->
     A device that is slower than its host, by more than the limit for slow, keeps its own verdict.
     """
     slow = {
-        tower: (found.part, found.share_of_steps is not None)
-        for tower, found in verdicts.items()
-        if found.word == SLOW
+        tower: (verdict.part, verdict.share_of_steps is not None)
+        for tower, verdict in verdicts.items()
+        if verdict.word == SLOW
     }
     named = dict(verdicts)
-    for own in whole_hosts(devices, slow).values():
-        found = [verdicts[device.tower] for device in own]
-        if max(one.from_step or 0 for one in found) > min(one.to_step or math.inf for one in found):
+    for of_host in whole_hosts(devices, slow).values():
+        of_its_devices = [verdicts[device.tower] for device in of_host]
+        begin = max(verdict.from_step or 0 for verdict in of_its_devices)
+        if begin > min(verdict.to_step or math.inf for verdict in of_its_devices):
             continue  # they are slow at different times
-        says = _says(own, found)
-        middle = median(one.percent_under_high or 0.0 for one in found)
-        for device, one in zip(own, found, strict=True):
-            if (one.percent_under_low or 0.0) <= middle + SLOW_PERCENT:
-                named[device.tower] = msgspec.structs.replace(one, says=says)
+        says = _says(of_host, of_its_devices)
+        middle = median(verdict.percent_under_high or 0.0 for verdict in of_its_devices)
+        for verdict in of_its_devices:
+            if (verdict.percent_under_low or 0.0) <= middle + SLOW_PERCENT:
+                named[verdict.tower or 0] = msgspec.structs.replace(verdict, says=says)
     return named
 
 
-def _says(devices: Sequence[Device], found: Sequence[Verdict]) -> str:
+def _says(devices: Sequence[Device], verdicts: Sequence[Verdict]) -> str:
     """Return how much slower the devices of a host are, since when, and their common cause."""
-    begins = [one.from_step for one in found if one.from_step is not None]
-    ends = [one.to_step for one in found if one.to_step is not None]
+    begins = [verdict.from_step for verdict in verdicts if verdict.from_step is not None]
+    ends = [verdict.to_step for verdict in verdicts if verdict.to_step is not None]
     together = msgspec.structs.replace(
-        found[0],
-        percent_under=median(one.percent_under or 0.0 for one in found),
-        percent_under_low=min(one.percent_under_low or 0.0 for one in found),
-        from_step=median_low(begins) if len(begins) == len(found) else None,
-        to_step=median_low(ends) if len(ends) == len(found) else None,
+        verdicts[0],
+        from_step=median_low(begins) if len(begins) == len(verdicts) else None,
+        to_step=median_low(ends) if len(ends) == len(verdicts) else None,
     )
-    than = f"{percent(together.percent_under or 0.0)}% slower than on other hosts"
+    under = median(verdict.percent_under or 0.0 for verdict in verdicts)
+    than = f"{percent(under)}% slower than on other hosts"
     waits = f"are {than} because they wait longer for weights{over(devices[0])}"
     what = f"compute {than}" if together.part == COMPUTE else waits
     average = "" if together.share_of_steps is None else " on average, not in all steps"
-    proven = sure(together.percent_under_low or 0.0)
+    proven = sure(min(verdict.percent_under_low or 0.0 for verdict in verdicts))
     says = f"{host_name(devices)} {what}{average}{when(together)} ({proven})"
-    first = {one.causes.found[0].id if one.causes and one.causes.found else None for one in found}
-    if len(first) > 1 or None in first:
+    causes = [verdict.causes for verdict in verdicts if verdict.causes and verdict.causes.found]
+    if len(causes) < len(verdicts) or len({cause.found[0].id for cause in causes}) > 1:
         return says
-    place = sorted(range(len(found)), key=lambda one: found[one].percent_under or 0.0)[len(found) // 2]
-    causes = found[place].causes
-    assert causes is not None
-    return f"{says}. On {devices[place].short_name}: {causes.says}"
+    middle = sorted(range(len(verdicts)), key=lambda place: verdicts[place].percent_under or 0.0)
+    place = middle[len(middle) // 2]
+    return f"{says}. On {devices[place].short_name}: {causes[place].says}"

@@ -11,9 +11,10 @@ from gputopo.runs.verdict.changes import PLACES, parts
 from gputopo.runs.verdict.cost import ALONE, cost, without_share
 from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import PeerDifference, answer, differences, percent_of, unknown
+from gputopo.runs.verdict.peers import Answer, PeerDifference, differences, gpu_of, percent_of, unknown
 from gputopo.runs.verdict.sampled import HOST_CPU, HOST_TAKEN
 from gputopo.runs.verdict.words import at_least
+from gputopo.values.grouping import grouped
 from gputopo.values.run.events import NETWORK, Anomaly, Device
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
@@ -98,47 +99,44 @@ def judge(
     `mode`: its `variable_update`. `expected`: its expected speed; `unexpected`: why that is unknown.
     """
     hosts = paces.hosts.summaries(paces.devices)
-    host = next((one for one in hosts.values() if one.busy is not None), hosts.get(0))
-    found = differences(paces)
+    host = next((load for load in hosts.values() if load.busy is not None), hosts.get(0))
+    among = differences(paces)
+    by_tower = grouped((difference.device.tower, difference) for difference in among)
     verdicts = {
-        device.tower: _on_device(
-            paces,
-            device,
-            [one for one in found if one.device.tower == device.tower],
-            found,
-            hosts.get(device.rank),
-        )
+        device.tower: _on_device(paces, device, by_tower.get(device.tower, ()), among, hosts.get(device.rank))
         for device in paces.devices
     }
     slow = {
-        (one.device.tower, one.part): one.peer
-        for one in found
-        if (own := verdicts[one.device.tower]).word == SLOW and own.part in (one.part, None)
+        (difference.device.tower, difference.part): difference.peer
+        for difference in among
+        if (verdict := verdicts[difference.device.tower]).word == SLOW
+        if verdict.part in (difference.part, None)
     }
 
     def cost_of(peers: Mapping[tuple[int, str], int]) -> Cost | None:
         return cost(paces.kept.items, peers, paces.allowance, alone=mode in ALONE) if peers else None
 
     verdicts = named_by_host(paces.devices, verdicts)
-    says = {tower: one.says for tower, one in verdicts.items() if one.word == SLOW}
     costing = {}
     for tower, verdict in verdicts.items():
         # The devices that share a host's sentence have one common cost.
-        together = {other for other, text in says.items() if text == says.get(tower)} or {tower}
-        own_cost = cost_of({key: peer for key, peer in slow.items() if key[0] in together})
-        costing[tower] = _replace(verdict, cost=own_cost)
+        same_words = {other for other in verdicts if verdicts[other].says == verdict.says}
+        towers = same_words if verdict.word == SLOW else {tower}
+        peers = {key: peer for key, peer in slow.items() if key[0] in towers}
+        costing[tower] = _replace(verdict, cost=cost_of(peers))
     for network in paces.exchange.slow():
         load = hosts.get(network.rank)
         for device in paces.devices:
             if device.rank == network.rank and verdicts[device.tower].word != SLOW:
                 busy = None if load is None else load.busy
                 costing[device.tower] = _on_network(paces, device, network, busy)
+    network_cost = next((verdict.cost for verdict in costing.values() if verdict.part == NETWORK), None)
     return Judgement(
         on=paces.devices,
         devices=tuple(costing.values()),
         run=_on_run(paces, expected, unexpected, host, {verdict.from_step for verdict in verdicts.values()}),
         host=host,
-        cost=cost_of(slow) or next((one.cost for one in costing.values() if one.part == NETWORK), None),
+        cost=cost_of(slow) or network_cost,
     )
 
 
@@ -160,7 +158,7 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | Non
         word=SLOW,
         says=f"{host}: {what} {slow.ms:.1f} ms later than {than} ({sure}): {why}",
         tower=device.tower,
-        gpu=None if device.is_cpu else device.gpu,
+        gpu=gpu_of(device),
         against="peers",
         part=NETWORK,
         percent_under=slow.percent.middle,
@@ -175,25 +173,30 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | Non
 def _on_device(
     paces: Paces,
     device: Device,
-    found: Sequence[PeerDifference],
+    of_device: Sequence[PeerDifference],
     among: Sequence[PeerDifference],
     host: HostSummary | None,
 ) -> Verdict:
-    if not found or not paces.steps:
+    if not of_device or not paces.steps:
         return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
-        return unknown(device, _gone(paces, device))
-    by_part = [answer(paces, one, among) for one in found]
+        why = f"no time marks after step {paces.last_seen[device.tower]}"
+        if (gpu := gpu_of(device)) is not None:
+            why += "; NVML reported that the GPU is lost" if (device.rank, gpu) in paces.facts.lost else ""
+            xid = paces.facts.xids.get((device.rank, gpu))
+            why += "" if xid is None else f"; Xid {xid}"
+        return unknown(device, why)
+    by_part = [Answer(paces, difference, among).verdict() for difference in of_device]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow:
-        worst = max(slow, key=_under)
+        worst = max(slow, key=lambda verdict: verdict.percent_under or 0.0)
         if host is None or host.busy is None:
-            return _with_causes(paces, worst, found)
+            return _with_causes(paces, worst, of_device)
         if _exceeds(worst, host):
             share, most = 100 * (host.other_cpu_share or 0.0), at_most(host.may_cost_percent or 0.0)
             beside = f"other programs took {share:.0f}% of the CPU, which explains at most {most}%"
-            return _with_causes(paces, _replace(worst, says=f"{worst.says}; {beside}"), found)
-        if (idle := _while_idle(paces, worst, found, among, host.samples)) is not None:
+            return _with_causes(paces, _replace(worst, says=f"{worst.says}; {beside}"), of_device)
+        if (idle := _while_idle(paces, worst, of_device, among, host.samples)) is not None:
             return idle
         # The resolution would be true only on an idle host.
         return unknown(device, host.busy, _replace(worst, resolution_percent=None))
@@ -206,7 +209,7 @@ def _on_device(
 def _while_idle(
     paces: Paces,
     slow: Verdict,
-    found: Sequence[PeerDifference],
+    of_device: Sequence[PeerDifference],
     among: Sequence[PeerDifference],
     samples: int,
 ) -> Verdict | None:
@@ -215,7 +218,7 @@ def _while_idle(
     Slowness caused by the load does not occur in these steps. A sample covers the time before it, so the next
     sample counts too.
     """
-    (whole,) = (one for one in found if one.part == slow.part)
+    (whole,) = (difference for difference in of_device if difference.part == slow.part)
     taken = paces.facts.of_host(whole.device.tower, HOST_TAKEN if whole.device.is_cpu else HOST_CPU)
     later = math.ceil(len(taken) / max(samples, 1))
     idle = [
@@ -225,21 +228,17 @@ def _while_idle(
     ]
     if len(idle) < 2:
         return None
-    some = _replace(
+    part = _replace(
         whole,
         values=[whole.values[place] for place in idle],
         lost=[whole.lost[place] for place in idle],
         rows=[whole.rows[place] for place in idle],
     )
-    verdict = answer(paces, some, among)
+    verdict = Answer(paces, part, among).verdict()
     if verdict.word != SLOW:
         return None
     says = f"{verdict.says}, in the {verdict.steps:,} steps in which no other program used the CPU"
-    return _with_causes(paces, _replace(verdict, says=says), [some])
-
-
-def _under(verdict: Verdict) -> float:
-    return verdict.percent_under or 0.0
+    return _with_causes(paces, _replace(verdict, says=says), [part])
 
 
 def _exceeds(slow: Verdict, host: HostSummary) -> bool:
@@ -251,9 +250,9 @@ def _exceeds(slow: Verdict, host: HostSummary) -> bool:
     return left > 0 and 100 * (1 - (1 - slow.percent_under_low / 100) / left) > SLOW_PERCENT
 
 
-def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[PeerDifference]) -> Verdict:
+def _with_causes(paces: Paces, verdict: Verdict, of_device: Sequence[PeerDifference]) -> Verdict:
     """Return the verdict on a slow device with its causes. Few causes are sampled for a CPU device."""
-    (difference,) = (one for one in found if one.part == verdict.part)
+    (difference,) = (of_part for of_part in of_device if of_part.part == verdict.part)
     causes = explained(paces.facts, paces, difference, verdict)
     if difference.device.is_cpu and not causes.found:
         return verdict
@@ -270,16 +269,6 @@ def _why_not_compared(paces: Paces, device: Device) -> str:
     return "no time marks"
 
 
-def _gone(paces: Paces, device: Device) -> str:
-    """Return that a device no longer has marks, and what NVML reported about its GPU."""
-    why = f"no time marks after step {paces.last_seen[device.tower]}"
-    place = (device.rank, device.gpu)
-    if not device.is_cpu and place in paces.facts.lost:
-        why += "; NVML reported that the GPU is lost"
-    xid = None if device.is_cpu or device.gpu is None else paces.facts.xids.get(place)
-    return why if xid is None else f"{why}; Xid {xid}"
-
-
 def _on_run(
     paces: Paces,
     expected: Expected | None,
@@ -288,25 +277,27 @@ def _on_run(
     changes: Set[int | None],
 ) -> Verdict | None:
     """Return the verdict on all devices together. `changes`: steps from which single devices were slow."""
-    found = None if changes - {None} else against_past(paces)
-    if found is None and expected is not None:
-        found = against_expected(paces, expected)
-    if found is None and unexpected is not None:
+    verdict = None if changes - {None} else against_past(paces)
+    if verdict is None and expected is not None:
+        verdict = against_expected(paces, expected)
+    if verdict is None and unexpected is not None:
         says = f"Not compared with what this run should reach: {unexpected}"
         return Verdict(word=CANNOT_TELL, says=says, why=unexpected, against="expected")
-    if found is None or found.word != SLOW:
-        return found
+    if verdict is None or verdict.word != SLOW:
+        return verdict
     if host is not None and host.busy is not None:
-        says = f"Cannot tell: {host.busy} ({found.says[0].lower()}{found.says[1:]})"
-        return _replace(found, word=CANNOT_TELL, why=host.busy, says=says)
-    causes = run_explained(paces.facts, found, paces.devices) if found.against == "past" else None
-    return found if causes is None else _replace(found, causes=causes, says=f"{found.says}. {causes.says}")
+        says = f"Cannot tell: {host.busy} ({verdict.says[0].lower()}{verdict.says[1:]})"
+        return _replace(verdict, word=CANNOT_TELL, why=host.busy, says=says)
+    causes = run_explained(paces.facts, verdict, paces.devices) if verdict.against == "past" else None
+    return (
+        verdict if causes is None else _replace(verdict, causes=causes, says=f"{verdict.says}. {causes.says}")
+    )
 
 
 def against_expected(paces: Paces, expected: Expected) -> Verdict:
     """Return whether a run is as fast as expected. The range of the expectation widens "even"."""
-    found = level_bounds(paces.run(), FALSE_ALARM)
-    if found is None:
+    bounds = level_bounds(paces.run(), FALSE_ALARM)
+    if bounds is None:
         return Verdict(
             word=CANNOT_TELL,
             says=f"All devices: cannot be compared with {expected.source}: too few steps",
@@ -314,7 +305,7 @@ def against_expected(paces: Paces, expected: Expected) -> Verdict:
             against="expected",
             steps=paces.steps,
         )
-    middle, slowest, fastest = (math.exp(-x) for x in (found.middle, found.high, found.low))
+    middle, slowest, fastest = (math.exp(-x) for x in (bounds.middle, bounds.high, bounds.low))
     under = 100 * (1 - middle / expected.images_per_sec)
     low, high = 100 * (1 - fastest / expected.low), 100 * (1 - slowest / expected.high)
     resolution = SLOW_PERCENT + 100 * (1 - expected.low / expected.high * slowest / fastest) / 2
@@ -337,18 +328,18 @@ def against_expected(paces: Paces, expected: Expected) -> Verdict:
         percent_under_high=high,
         resolution_percent=resolution,
         steps=paces.steps,
-        effective_steps=found.effective * paces.blocks.size,
+        effective_steps=bounds.effective * paces.blocks.size,
     )
 
 
 def against_past(paces: Paces) -> Verdict | None:
     """Return that all devices of a run became slower together; None if they did not."""
     run = paces.run()
-    found = parts(run, paces.blocks.size)
-    if len(found) < 2:
+    spans = parts(run, paces.blocks.size)
+    if len(spans) < 2:
         return None
     chance = FALSE_ALARM / 2 / PLACES
-    bounds = [(part, part_bounds(run[slice(*part)], chance)) for part in found]
+    bounds = [(part, part_bounds(run[slice(*part)], chance)) for part in spans]
     known = [(part, bound) for part, bound in bounds if bound.effective >= min_values(chance)]
     if len(known) < 2:
         return None

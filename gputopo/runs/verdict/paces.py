@@ -17,6 +17,7 @@ from gputopo.runs.devices import groups, kind_of
 from gputopo.runs.verdict.cost import KeptStep
 from gputopo.runs.verdict.hosts import ExchangeRecord
 from gputopo.runs.verdict.sampled import Facts
+from gputopo.values.grouping import maxima
 from gputopo.values.run.bounded import RECENT_STEPS, Blocks, Thinned
 from gputopo.values.run.events import (
     Device,
@@ -29,7 +30,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 from gputopo.values.run.hosts import HostLoads
-from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Expected, Known
+from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Known
 
 # A tower without a mark in the last steps is gone; single steps may have no mark. Not measured.
 GONE_STEPS = 10
@@ -38,6 +39,12 @@ GONE_STEPS = 10
 SAMPLES_A_STEP = 8
 REPLAYED_STEPS = 1000  # kept for the replay, and to see how slow single steps are
 CLOCK_S = 1e-9  # no clock has a finer resolution
+# Columns of a tower: the logarithm of its compute time relative to the middle tower; its wait for weights as
+# a share of the middle tower's busy time; busy, computing and waiting seconds. Column of the run: the
+# logarithm of its seconds per image.
+_LEVEL, _WAIT, _BUSY_S, _COMPUTE_S, _WEIGHTS_S = _OF_TOWER = ("level", "wait", "busy", COMPUTE, WEIGHTS)
+_RUN = ("run", -1)
+_RELATIVE = {COMPUTE: _LEVEL, WEIGHTS: _WAIT}
 
 
 class Paces:
@@ -58,10 +65,17 @@ class Paces:
     ) -> None:
         self.devices = tuple(devices)
         self.speeds = dict(known.speeds if known else {})
-        self.scaled = _all_known(devices, self.speeds)
-        self.kinds = [list(devices)] if self.scaled else groups(devices, kind_of)
         self.kind_by_tower = {device.tower: kind_of(device) for device in devices}
-        self._kind_speeds = _by_kind(devices, self.speeds) if self.scaled else {}
+        all_known = all(tower in self.speeds and self.speeds[tower].low > 0 for tower in self.kind_by_tower)
+        if all_known and len({*self.kind_by_tower.values()}) > 1:
+            self.kinds = [list(devices)]
+            # Of its fastest device, so that a slow one does not lower it.
+            self._kind_speeds = maxima(
+                (kind, self.speeds[tower].images_per_sec) for tower, kind in self.kind_by_tower.items()
+            )
+        else:
+            self.kinds = groups(devices, kind_of)
+            self._kind_speeds = {}
         self.links = groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
         self.steps = 0  # number of compared steps
         self.missing = {device.tower: 0 for device in devices}  # steps at the end without marks
@@ -74,9 +88,8 @@ class Paces:
         self.exchange = ExchangeRecord(devices)
         self.networks = dict(known.networks if known else {})
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
-        self._columns = {device.tower: place for place, device in enumerate(devices)}
-        # Columns. For each tower: compute, wait and busy time; seconds of computing; seconds of waiting. The
-        # last column: seconds per image of the step.
+        columns = [(part, tower) for part in _OF_TOWER for tower in self.kind_by_tower]
+        self._columns = {column: number for number, column in enumerate([*columns, _RUN])}
         self.blocks = Blocks()
         self._after_phase = False
 
@@ -101,17 +114,17 @@ class Paces:
 
     def latest(self) -> "Paces":
         """Return the paces of only the recent steps. They can be judged while others are added."""
-        found = copy.copy(self)
-        found.blocks, found.facts = self.blocks.latest(), self.facts.latest()
-        found.exchange = self.exchange.latest()
-        found.steps, found.kept, found.hosts = len(self._recent), Thinned(REPLAYED_STEPS), HostLoads()
+        recent = copy.copy(self)
+        recent.blocks, recent.facts = self.blocks.latest(), self.facts.latest()
+        recent.exchange = self.exchange.latest()
+        recent.steps, recent.kept, recent.hosts = len(self._recent), Thinned(REPLAYED_STEPS), HostLoads()
         for step in self._recent:
-            found.kept.add(step)
+            recent.kept.add(step)
         for steps, sample in self._loads:
             if steps > self.steps - RECENT_STEPS:
-                found.hosts.add(sample)
-        found.missing, found.last_seen = dict(self.missing), dict(self.last_seen)
-        return found
+                recent.hosts.add(sample)
+        recent.missing, recent.last_seen = dict(self.missing), dict(self.last_seen)
+        return recent
 
     def allowance(self, tower: int, peer: int) -> float:
         """Return the maximum ratio of a tower's compute time to its peer's, given batches and kinds."""
@@ -124,14 +137,14 @@ class Paces:
         """
         if self.kind_by_tower.get(tower) == self.kind_by_tower.get(peer):
             return 0.0
-        ranges = (self.speeds[one] for one in (tower, peer))
-        return math.hypot(*(math.log(one.high / one.low) / 2 for one in ranges))
+        ranges = (self.speeds[device] for device in (tower, peer))
+        return math.hypot(*(math.log(speed.high / speed.low) / 2 for speed in ranges))
 
     def source(self, tower: int, peer: int) -> str | None:
         """Return the source of the speeds by which two towers are compared; None if they are of one kind."""
         if self.kind_by_tower.get(tower) == self.kind_by_tower.get(peer):
             return None
-        return "; ".join(dict.fromkeys(self.speeds[one].source for one in (tower, peer)))
+        return "; ".join(dict.fromkeys(self.speeds[device].source for device in (tower, peer)))
 
     def batch_allowance(self, tower: int, peer: int) -> float:
         """Return the maximum ratio of a tower's compute time to its peer's, of the same kind, given batches.
@@ -141,21 +154,18 @@ class Paces:
         """
         return max(1.0, self._batch(tower) / self._batch(peer))
 
-    def level(self, tower: int) -> float:
-        """Return the logarithm of a tower's compute time per example, relative to the middle tower."""
-        return self.blocks.middle(self._columns[tower]) - math.log(self._batch(tower))
+    def level(self, tower: int, part: str) -> float:
+        """Return the middle of a tower's `relative` values, computing per example; NaN if there are none."""
+        per_example = math.log(self._batch(tower)) if part == COMPUTE else 0.0
+        return self.blocks.middle(self._columns[_RELATIVE[part], tower]) - per_example
 
-    def weights_level(self, tower: int) -> float:
-        """Return the median of a tower's waits for weights, as a share; NaN if there are none."""
-        return self.blocks.middle(len(self.devices) + self._columns[tower])
+    def relative(self, tower: int, part: str) -> list[float]:
+        """Return by row how a tower compares with the middle tower.
 
-    def compute(self, tower: int) -> list[float]:
-        """Return the logarithms of a tower's compute time relative to the middle tower, by row."""
-        return self.blocks.medians(self._columns[tower])
-
-    def weights(self, tower: int) -> list[float]:
-        """Return a tower's waits for weights as shares of the middle tower's busy time, by row."""
-        return self.blocks.medians(len(self.devices) + self._columns[tower])
+        The logarithm of its compute time relative to that tower's, or its wait for weights as a share of
+        that tower's busy time.
+        """
+        return self.blocks.medians(self._columns[_RELATIVE[part], tower])
 
     def lost(self, tower: int, peer: int, part: str) -> tuple[list[float], list[float]]:
         """Return by row the mean seconds that a tower takes longer than its peer, and the peer's seconds."""
@@ -169,30 +179,28 @@ class Paces:
 
     def mean_s(self, tower: int, part: str) -> float:
         """Return a tower's mean seconds of a part; computing per example, scaled by its kind's speed."""
-        seconds = fmean(one for one in self._seconds(tower, part) if not math.isnan(one))
+        seconds = fmean(row_s for row_s in self._seconds(tower, part) if not math.isnan(row_s))
         return seconds if part == WEIGHTS else seconds * self._speed(tower) / self._batch(tower)
 
     def _seconds(self, tower: int, part: str) -> list[float]:
-        return self.blocks.means((4 if part == WEIGHTS else 3) * len(self.devices) + self._columns[tower])
+        return self.blocks.means(self._columns[part, tower])
 
     def lost_by_step(self, tower: int, peer: int, part: str) -> list[float]:
         """Return a tower's loss relative to its peer, as shares, in each of the kept steps."""
         there = (step.marks for step in self.kept.items if {tower, peer} <= step.marks.keys())
         both = [(marks[tower], marks[peer]) for marks in there]
         if part == WEIGHTS:
-            return [
-                (own.weights_s - other.weights_s) / (other.weights_s + other.compute_s) for own, other in both
-            ]
+            return [(mark.weights_s - other.weights_s) / other.busy_s for mark, other in both]
         allowed = self.allowance(tower, peer)
-        return [own.compute_s / other.compute_s / allowed - 1 for own, other in both]
+        return [mark.compute_s / other.compute_s / allowed - 1 for mark, other in both]
 
     def busy_s(self, tower: int) -> float:
         """Return the median seconds in which a tower waits and computes; NaN if there are none."""
-        return self.blocks.middle(2 * len(self.devices) + self._columns[tower])
+        return self.blocks.middle(self._columns[_BUSY_S, tower])
 
     def run(self) -> list[float]:
         """Return the logarithms of the seconds per image of the whole run, by row."""
-        return self.blocks.medians(-1)
+        return self.blocks.medians(self._columns[_RUN])
 
     def gone(self, tower: int) -> bool:
         """Return whether a tower had marks, but none in the last steps."""
@@ -203,7 +211,7 @@ class Paces:
 
     def _speed(self, tower: int) -> float:
         """Return the expected images/sec of a tower's kind; 1 if all towers are of one kind."""
-        return self._kind_speeds.get(tower, 1.0)
+        return self._kind_speeds.get(self.kind_by_tower[tower], 1.0)
 
     def _add_step(self, step: Step) -> bool:
         """Add a step; return whether it is compared."""
@@ -212,7 +220,12 @@ class Paces:
         after_phase, self._after_phase = self._after_phase, False
         if after_phase:
             return False
-        marks = {mark.tower: mark for mark in step.marks if mark.tower in self._columns and _usable(mark)}
+        marks = {
+            mark.tower: mark
+            for mark in step.marks
+            if mark.tower in self.kind_by_tower
+            if CLOCK_S < mark.compute_s < math.inf and 0 <= mark.weights_s < math.inf
+        }
         for tower in self.missing:
             self.missing[tower] = 0 if tower in marks else self.missing[tower] + 1
         self.last_seen.update(dict.fromkeys(marks, step.step))
@@ -227,49 +240,22 @@ class Paces:
         return True
 
     def _row(self, step: Step, marks: Mapping[int, TowerMarks]) -> list[float]:
-        count = len(self.devices)
-        row = [math.nan] * (5 * count + 1)
+        row = {_RUN: math.log(step.seconds / step.images)}
         for group in self.kinds:
             computed = {
                 device.tower: math.log(marks[device.tower].compute_s * self._speed(device.tower))
                 for device in group
                 if device.tower in marks
             }
-            if len(computed) < 2:
-                continue
-            middle = median(computed.values())
-            for tower, logarithm in computed.items():
-                row[self._columns[tower]] = logarithm - middle
+            if len(computed) > 1:
+                middle = median(computed.values())
+                row |= {(_LEVEL, tower): logarithm - middle for tower, logarithm in computed.items()}
         for group in self.links:
             present = [marks[device.tower] for device in group if device.tower in marks]
-            if len(present) < 2:
-                continue
-            busy_s = median_low(mark.weights_s + mark.compute_s for mark in present)
-            for mark in present:
-                row[count + self._columns[mark.tower]] = mark.weights_s / busy_s
+            if len(present) > 1:
+                busy_s = median_low(mark.busy_s for mark in present)
+                row |= {(_WAIT, mark.tower): mark.weights_s / busy_s for mark in present}
         for tower, mark in marks.items():
-            seconds = (mark.weights_s + mark.compute_s, mark.compute_s, mark.weights_s)
-            for part, one in enumerate(seconds, 2):
-                row[part * count + self._columns[tower]] = one
-        row[-1] = math.log(step.seconds / step.images)
-        return row
-
-
-def _usable(mark: TowerMarks) -> bool:
-    return CLOCK_S < mark.compute_s < math.inf and 0 <= mark.weights_s < math.inf
-
-
-def _all_known(devices: Sequence[Device], speeds: Mapping[int, Expected]) -> bool:
-    """Return whether there are several kinds and the speed of every device is known."""
-    return len({kind_of(device) for device in devices}) > 1 and all(
-        device.tower in speeds and speeds[device.tower].low > 0 for device in devices
-    )
-
-
-def _by_kind(devices: Sequence[Device], speeds: Mapping[int, Expected]) -> dict[int, float]:
-    """Return the speed of each tower's kind: its fastest device, so that a slow one does not lower it."""
-    best: dict[str, float] = {}
-    for device in devices:
-        speed = speeds[device.tower].images_per_sec
-        best[kind_of(device)] = max(speed, best.get(kind_of(device), 0.0))
-    return {device.tower: best[kind_of(device)] for device in devices}
+            row[_BUSY_S, tower] = mark.busy_s
+            row[_COMPUTE_S, tower], row[_WEIGHTS_S, tower] = mark.compute_s, mark.weights_s
+        return [row.get(column, math.nan) for column in self._columns]

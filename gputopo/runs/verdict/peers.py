@@ -71,70 +71,66 @@ class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
     chance: float
 
 
-def _chance(paces: Paces) -> float:
-    towers = sum(map(len, paces.kinds)) + sum(map(len, paces.links))
-    return WHOLE_SHARE * FALSE_ALARM / max(1, towers)
-
-
 def differences(paces: Paces) -> list[PeerDifference]:
     """Return the differences of all devices that have a peer with common steps, for computing and weights."""
-    found = []
+    compared = sum(map(len, (*paces.kinds, *paces.links)))
+    chance = WHOLE_SHARE * FALSE_ALARM / max(1, compared)
+    result = []
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
         for group in groups:
-            level = paces.level if part == COMPUTE else paces.weights_level
-            known = [device for device in group if not math.isnan(level(device.tower))]
-            by_level = sorted(known, key=lambda one: (level(one.tower), one.tower))
-            by_mean = sorted(known, key=lambda one: (paces.mean_s(one.tower, part), one.tower))
-            of_group = (_difference(paces, by_level, by_mean, device, part) for device in known)
-            found += [one for one in of_group if one is not None]
-    return found
+            towers = [device.tower for device in group if not math.isnan(paces.level(device.tower, part))]
+            by_level = sorted(towers, key=lambda tower: (paces.level(tower, part), tower))
+            by_mean = sorted(towers, key=lambda tower: (paces.mean_s(tower, part), tower))
+            for device in group:
+                if device.tower in towers:
+                    difference = _difference(paces, by_level, by_mean, device, part, chance)
+                    result += [] if difference is None else [difference]
+    return result
 
 
 def _difference(
-    paces: Paces, by_level: Sequence[Device], by_mean: Sequence[Device], device: Device, part: str
+    paces: Paces, by_level: Sequence[int], by_mean: Sequence[int], device: Device, part: str, chance: float
 ) -> PeerDifference | None:
-    """Return how far a device is behind its peers. `by_level`, `by_mean`: its group, the fastest first."""
-    kinds = paces.kind_by_tower
-    alike = [one.tower for one in by_level if kinds[one.tower] == kinds[device.tower]]
-    peers = alike if len(alike) > 1 else [one.tower for one in by_level]  # of one kind if possible
+    """Return how far a device is behind its peers.
+
+    `by_level`, `by_mean`: the towers of its group, the fastest first.
+    """
+    kinds, tower = paces.kind_by_tower, device.tower
+    alike = [other for other in by_level if kinds[other] == kinds[tower]]
+    peers = alike if len(alike) > 1 else by_level  # of one kind if possible
     if len(peers) < 2:
         return None
-    peer = reference_of(device.tower, peers)
-    like_peer = {tower for tower in peers if kinds[tower] == kinds[peer]}
-    least = reference_of(device.tower, [one.tower for one in by_mean if one.tower in like_peer])
-    column = paces.compute if part == COMPUTE else paces.weights
+    peer = reference_of(tower, peers)
+    least = reference_of(
+        tower, [other for other in by_mean if other in peers and kinds[other] == kinds[peer]]
+    )
+    columns = zip(paces.relative(tower, part), paces.relative(peer, part), strict=True)
     # The table already accounts for the speeds of kinds.
-    allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
-    values = [own - other - allowed for own, other in zip(column(device.tower), column(peer), strict=True)]
-    longer_s, others_s = paces.lost(device.tower, least, part)
+    allowed = math.log(paces.batch_allowance(tower, peer)) if part == COMPUTE else 0.0
+    values = [value - other - allowed for value, other in columns]
+    longer_s, others_s = paces.lost(tower, least, part)
     rows = [row for row, value in enumerate(zip(values, longer_s, strict=True)) if not math.isnan(sum(value))]
     if not rows:
         return None
+    # Shares whose mean is the ratio of the two means, and whose spread is the spread of its error.
+    mean_s = fmean(others_s[row] for row in rows)
+    ratio = fmean(longer_s[row] for row in rows) / mean_s
     return PeerDifference(
         device=device,
         peer=peer,
         part=part,
         values=[values[row] for row in rows],
-        lost=_shares([longer_s[row] for row in rows], [others_s[row] for row in rows]),
+        lost=[ratio + (longer_s[row] - ratio * others_s[row]) / mean_s for row in rows],
         rows=rows,
-        chance=_chance(paces),
+        chance=chance,
     )
-
-
-def _shares(longer_s: Sequence[float], others_s: Sequence[float]) -> list[float]:
-    """Return shares whose mean is the ratio of the two means, and whose spread is the spread of its error."""
-    mean_s = fmean(others_s)
-    ratio = fmean(longer_s) / mean_s
-    return [ratio + (one - ratio * other) / mean_s for one, other in zip(longer_s, others_s, strict=True)]
 
 
 def percent_of(part: str) -> Callable[[float], float]:
     """Return the function that converts a difference of this part to percent of pace."""
-    return _compute_percent if part == COMPUTE else _weights_percent
-
-
-def _compute_percent(difference: float) -> float:
-    return 100 * (1 - math.exp(-max(difference, -math.log(MAX_TIMES))))
+    if part == COMPUTE:
+        return lambda difference: 100 * (1 - math.exp(-max(difference, -math.log(MAX_TIMES))))
+    return _weights_percent
 
 
 def _weights_percent(difference: float) -> float:
@@ -144,87 +140,87 @@ def _weights_percent(difference: float) -> float:
 
 def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
     """Return that a device is neither slow nor even, and why, with the measured figures of `like`."""
-    gpu = None if device.is_cpu else device.gpu
-    found = like or Verdict(word=CANNOT_TELL, says="", tower=device.tower, gpu=gpu)
-    known = f" is {slower_at_most(found)}" if found.percent_under_high is not None else ": not compared"
-    return _replace(found, word=CANNOT_TELL, why=why, says=f"{device.name}{known}: {why}")
+    verdict = like or Verdict(word=CANNOT_TELL, says="", tower=device.tower, gpu=gpu_of(device))
+    known = f" is {slower_at_most(verdict)}" if verdict.percent_under_high is not None else ": not compared"
+    return _replace(verdict, word=CANNOT_TELL, why=why, says=f"{device.name}{known}: {why}")
 
 
-def answer(paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> Verdict:
-    """Return the answer for one difference. `among`: all differences of the run."""
-    return _Answer(paces, found, among).verdict()
+def gpu_of(device: Device) -> int | None:
+    """Return the index of a device's GPU; None for a CPU device, even if it represents a GPU."""
+    return None if device.is_cpu else device.gpu
 
 
-class _Answer:
-    """The answer for one difference.
+class Answer:
+    """The answer for one difference. `among`: all differences of the run.
 
     `offset`: percent that time marks and expected speeds add to the bounds. `floor`: percent that marks
     cannot resolve.
     """
 
-    def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
-        self.paces, self.found, self.device = paces, found, found.device
-        self.name, self.percent = found.device.name, percent_of(found.part)
-        kinds = paces.kind_by_tower
-        own_kind = kinds[self.device.tower]
-        self.others = [
-            one.lost
-            for one in among
-            if one.part == found.part and one is not found and kinds[one.device.tower] == own_kind
-        ]
+    def __init__(self, paces: Paces, difference: PeerDifference, among: Sequence[PeerDifference]) -> None:
+        self.paces, self.difference, self.device = paces, difference, difference.device
+        self.name, self.percent = difference.device.name, percent_of(difference.part)
+        kinds, tower = paces.kind_by_tower, difference.device.tower
+        alike = (other for other in among if kinds[other.device.tower] == kinds[tower])
+        others = (other for other in alike if other is not difference)
+        self.others = [other.lost for other in others if other.part == difference.part]
         self.size = paces.blocks.size
-        self.busy_s = paces.busy_s(self.device.tower)
-        unsure = paces.unsure(self.device.tower, found.peer) if found.part == COMPUTE else 0.0
+        self.busy_s = paces.busy_s(tower)
+        unsure = paces.unsure(tower, difference.peer) if difference.part == COMPUTE else 0.0
         self.offset = 100 * MARKS_OFFSET_S / self.busy_s + 100 * (1 - math.exp(-unsure))
         self.floor = 100 * MARKS_RESOLUTION_S / self.busy_s
         self.fields = Verdict(
             word=CANNOT_TELL,
             says="",
-            tower=self.device.tower,
-            gpu=None if self.device.is_cpu else self.device.gpu,
+            tower=tower,
+            gpu=gpu_of(self.device),
             against="peers",
-            part=found.part,
-            percent_under=self.percent(median(found.values)),
-            steps=len(found.values) * self.size,
+            part=difference.part,
+            percent_under=self.percent(median(difference.values)),
+            steps=len(difference.values) * self.size,
         )
 
-    def is_slow(self, bounds: Interval) -> bool:
-        return bounds.effective >= min_values(self.found.chance) and self.is_above(bounds)
+    def _is_slow(self, bounds: Interval) -> bool:
+        return bounds.effective >= min_values(self.difference.chance) and self._is_above(bounds)
 
-    def is_above(self, bounds: Interval) -> bool:
+    def _is_above(self, bounds: Interval) -> bool:
         return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
 
     def verdict(self) -> Verdict:
-        values = self.found.values
+        """Return the verdict on the device by this difference."""
+        values = self.difference.values
         spans = parts(values, self.size)
         if len(spans) > 1:
-            spans = self._without_warmup(spans)
-            chance = self.found.chance / PLACES
-            bounds = {span: part_bounds(values[slice(*span)], chance) for span in spans}
-            known = {span: one.mapped(self.percent) for span, one in bounds.items()}
-            slow = {span: one for span, one in known.items() if self.is_above(one)}
-            if sum(one.effective for one in slow.values()) >= min_values(chance):
+            # Remove a first part that is slower than the next and short compared with the rest.
+            (_, first_end), rest = spans[0], spans[1:]
+            slower = median(values[:first_end]) > median(values[slice(*rest[0])])
+            if slower and first_end <= WARMUP_SHARE * (rest[-1][1] - first_end):
+                spans = rest
+            chance = self.difference.chance / PLACES
+            bounds = {span: part_bounds(values[slice(*span)], chance).mapped(self.percent) for span in spans}
+            slow = {span: bound for span, bound in bounds.items() if self._is_above(bound)}
+            if sum(bound.effective for bound in slow.values()) >= min_values(chance):
                 return self._slow_parts(spans, slow)
         return self._whole(spans)
 
-    def _said(self, found: Verdict, throughout: bool = True) -> Verdict:
+    def _said(self, verdict: Verdict, throughout: bool = True) -> Verdict:
         """Return the verdict on a slow device: how much slower it is, and in which part of the run."""
-        shown, low = percent(found.percent_under or 0.0), found.percent_under_low or 0.0
-        by, where = self.paces.source(self.device.tower, self.found.peer), when(found, throughout)
-        if found.part == COMPUTE and by is not None:
+        shown, low = percent(verdict.percent_under or 0.0), verdict.percent_under_low or 0.0
+        by, where = self.paces.source(self.device.tower, self.difference.peer), when(verdict, throughout)
+        if verdict.part == COMPUTE and by is not None:
             than = f"than it should compared with devices of another model ({by})"
             says = f"computes {shown}% slower {than}{where}, at least {at_least(low)}%"
-        elif found.part == COMPUTE:
+        elif verdict.part == COMPUTE:
             says = f"computes {shown}% slower than its peers{where} ({sure(low)})"
         else:
             waits = f"because it waits longer for weights{over(self.device)}"
             says = f"is {shown}% slower than its peers {waits}{where} ({sure(low)})"
-        return _replace(found, word=SLOW, says=f"{self.name} {says}")
+        return _replace(verdict, word=SLOW, says=f"{self.name} {says}")
 
     def _whole(self, spans: Sequence[Span]) -> Verdict:
         """Return the answer for all steps of these parts, without a warm-up."""
-        first, chance = spans[0][0], self.found.chance
-        values, of_lost = self.found.values[first:], self.found.lost[first:]
+        first, chance = spans[0][0], self.difference.chance
+        values, of_lost = self.difference.values[first:], self.difference.lost[first:]
         steps = len(values) * self.size
         pattern = slow_limit(of_lost)
         typical = level_bounds(values, chance)
@@ -232,8 +228,8 @@ class _Answer:
         if typical is None or mean is None:
             return unknown(self.device, "a bound needs at least two counted steps", self.fields)
         if len(spans) > 1:  # different levels of the parts are not noise
-            typical = _replace(typical, high=_joint_high(level_bounds, self.found.values, spans, chance))
-            mean = _replace(mean, high=_joint_high(mean_bounds, self.found.lost, spans, chance))
+            typical = _replace(typical, high=_joint_high(level_bounds, self.difference.values, spans, chance))
+            mean = _replace(mean, high=_joint_high(mean_bounds, self.difference.lost, spans, chance))
         level, lost = typical.mapped(self.percent), mean.mapped(_weights_percent)
         high = max(level.high, lost.high)
         is_known = level.effective >= min_values(chance)
@@ -249,9 +245,9 @@ class _Answer:
             steps=steps,
         )
         now_and_then = pattern is not None and 100 * pattern[0] <= SLOW_PERCENT
-        if self.is_slow(level) and not (now_and_then and self.is_slow(lost)):
+        if self._is_slow(level) and not (now_and_then and self._is_slow(lost)):
             return self._said(fields)
-        if self.is_slow(lost):
+        if self._is_slow(lost):
             return self._on_average(fields, lost)
         often = ""
         if lost.middle - level.middle > DISAGREE_PERCENT:
@@ -264,9 +260,11 @@ class _Answer:
         if self.floor > EVEN_PERCENT:
             why = f"thread scheduling dominates steps of {1000 * self.busy_s:.1f} ms; use a larger batch"
             return unknown(self.device, why, fields)
-        more = [self._more_steps(one, steps) for one in (level, lost)]
-        if None not in more:
-            fields = _replace(fields, more_steps=max(one or 0 for one in more))
+        # How many more steps would exclude EVEN_PERCENT if the means stay.
+        rooms = [(bound, EVEN_PERCENT - self.offset - max(bound.middle, 0.0)) for bound in (level, lost)]
+        if all(room > 0 for _, room in rooms):
+            factor = max(((bound.high - bound.middle) / room) ** 2 for bound, room in rooms)
+            fields = _replace(fields, more_steps=max(0, math.ceil(steps * (factor - 1))))
         typically = ""
         if level.high + self.offset <= EVEN_PERCENT:
             typically = f", {at_most(max(level.high + self.offset, 0.1))}% without single slow steps"
@@ -276,34 +274,20 @@ class _Answer:
             says=f"{self.name} is {slower_at_most(fields)}{typically}{often}",
         )
 
-    def _more_steps(self, bounds: Interval, steps: int) -> int | None:
-        """Return how many more steps would exclude `EVEN_PERCENT` if the mean stays, or None."""
-        room = EVEN_PERCENT - self.offset - max(bounds.middle, 0.0)
-        if room <= 0:
-            return None
-        return max(0, math.ceil(steps * (((bounds.high - bounds.middle) / room) ** 2 - 1)))
-
-    def _without_warmup(self, spans: list[Span]) -> list[Span]:
-        """Remove a first part that is slower than the next and short compared with the rest."""
-        first, rest = spans[0], spans[1:]
-        steps = rest[-1][1] - first[1]
-        slower = median(self.found.values[slice(*first)]) > median(self.found.values[slice(*rest[0])])
-        return rest if slower and first[1] - first[0] <= WARMUP_SHARE * steps else spans
-
     def _slow_parts(self, spans: Sequence[Span], slow: Mapping[Span, Interval]) -> Verdict:
         """Return that a device was slow in some parts, or in all of them with different levels."""
         slow_spans, first_steps = list(slow), self.paces.blocks.first_steps
-        values = [value for span in slow_spans for value in self.found.values[slice(*span)]]
+        values = [value for span in slow_spans for value in self.difference.values[slice(*span)]]
         (begin, _), (_, end) = slow_spans[0], slow_spans[-1]
-        last = first_steps[self.found.rows[end - 1]] + self.size - 1
+        last = first_steps[self.difference.rows[end - 1]] + self.size - 1
         verdict = _replace(
             self.fields,
-            percent_under_low=min(one.low for one in slow.values()) - self.offset,
-            percent_under_high=max(one.high for one in slow.values()) + self.offset,
+            percent_under_low=min(bound.low for bound in slow.values()) - self.offset,
+            percent_under_high=max(bound.high for bound in slow.values()) + self.offset,
             percent_under=self.percent(median(values)),
-            effective_steps=sum(one.effective for one in slow.values()) * self.size,
+            effective_steps=sum(bound.effective for bound in slow.values()) * self.size,
             steps=len(values) * self.size,
-            from_step=None if slow_spans[0] == spans[0] else first_steps[self.found.rows[begin]],
+            from_step=None if slow_spans[0] == spans[0] else first_steps[self.difference.rows[begin]],
             to_step=None if slow_spans[-1] == spans[-1] else last,
         )
         return self._said(verdict, throughout=end - begin == len(values))
@@ -312,7 +296,9 @@ class _Answer:
         """Return that a device is slow by the mean of its steps."""
         low = lost.low - self.offset
         share, often = self._slow_steps(lost.middle, fields.percent_under or 0.0)
-        waits = f", because it waits for weights{over(self.device)}" if self.found.part == WEIGHTS else ""
+        waits = (
+            f", because it waits for weights{over(self.device)}" if self.difference.part == WEIGHTS else ""
+        )
         slower = f"is {percent(lost.middle)}% slower than its peers on average{waits}"
         return _replace(
             fields,
@@ -331,14 +317,14 @@ class _Answer:
         `under`: percent of pace over all steps. `level`: percent of the typical step. The kept steps show how
         much a slow step loses.
         """
-        steps = self.paces.lost_by_step(self.device.tower, self.found.peer, self.found.part)
+        steps = self.paces.lost_by_step(self.device.tower, self.difference.peer, self.difference.part)
         fast, away = noise_limit(steps)
         border = fast + away
-        if not any(one > border for one in steps):
+        if not any(share > border for share in steps):
             return None, f": {percent(100 * (under - level) / under)}% of that in few single steps"
         for _ in range(SPLITS):
-            fast = median(one for one in steps if one <= border)
-            away = fmean(one for one in steps if one > border) - fast
+            fast = median(share for share in steps if share <= border)
+            away = fmean(share for share in steps if share > border) - fast
             border = fast + away / 2
         share = min(1.0, (under / (100 - under) - fast) / away)
         return share, f": {percent(100 * share)}% of its steps take {percent(100 * away)}% longer"
@@ -352,4 +338,4 @@ def _joint_high(
 ) -> float:
     """Return the mean of the upper bounds of these parts."""
     known = [(end - begin, bounds(values[begin:end], chance)) for begin, end in spans]
-    return sum(count * one.high for count, one in known if one) / sum(count for count, _ in known)
+    return sum(count * bound.high for count, bound in known if bound) / sum(count for count, _ in known)

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Protocol
 
 import msgspec
 
@@ -19,48 +18,37 @@ from gputopo.values.run.verdict import COMPUTE, WEIGHTS
 GPU, CPU = "gpu", "cpu"
 _FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f}%"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
+# Why a clock is reduced, in words. Of several reasons at once, the first one in this order is used.
+REASONS = {
+    sampled.THROTTLED_THERMAL: " (thermal slowdown)",
+    sampled.THROTTLED_HARDWARE: " (hardware slowdown)",
+    sampled.THROTTLED_POWER: " (power limit reached)",
+}
 
 
-class FactsByRow(Protocol):
-    """Facts by row, of a run's steps (`sampled.Facts`) or of short runs. NaN: unknown."""
-
-    def of_gpu(self, tower: int, fact: int, /) -> Sequence[float]:
-        """Return a fact of a tower's GPU, by row."""
-
-    def of_host(self, tower: int, fact: int, /) -> Sequence[float]:
-        """Return a fact of a tower's host, by row."""
+ByRow = Callable[[str], list[float]]
+"""Returns a fact by row, of a run's steps or of short runs; NaN: unknown."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A device and its peer in some rows."""
 
-    facts: FactsByRow
-    tower: int
-    peer: int
+    device: ByRow  # facts of the device's GPU
+    peer: ByRow  # facts of the peer's GPU
+    host: ByRow  # facts of the device's host
     part: str
-    rows: Sequence[int]
     gap: Sequence[float]  # by row
     waits: Sequence[float]  # waits for weights, as shares of the busy time
 
-    def own(self, which: int) -> list[float]:
-        """Return a fact of the device's GPU, by row."""
-        values = self.facts.of_gpu(self.tower, which)
-        return [values[row] for row in self.rows]
-
-    def peers(self, which: int) -> list[float]:
-        """Return a fact of the peer's GPU, by row."""
-        values = self.facts.of_gpu(self.peer, which)
-        return [values[row] for row in self.rows]
-
-    def host(self, which: int) -> list[float]:
-        """Return a fact of the device's host, by row."""
-        values = self.facts.of_host(self.tower, which)
-        return [values[row] for row in self.rows]
-
-    def excess(self, which: int) -> list[float]:
+    def excess(self, fact: str) -> list[float]:
         """Return by how much a fact of the device exceeds the peer's, by row."""
-        both = zip(self.own(which), self.peers(which), strict=True)
-        return [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
+        return excess(self.device(fact), self.peer(fact))
+
+
+def excess(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return by how much each value is above the other one, at least 0; NaN if one is unknown."""
+    above = [value - other for value, other in zip(values, others, strict=True)]
+    return [value if math.isnan(value) else max(0.0, value) for value in above]
 
 
 Cost = Callable[[View], list[float]]
@@ -81,42 +69,43 @@ class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
     within: str = ""  # causes that together explain at most as much as the largest of them
     devices: tuple[str, ...] = (GPU,)  # kinds of devices that can have it
 
+    @property
+    def fitted_as(self) -> str:
+        """The name of its family."""
+        return self.family or self.id
 
-def _shortfall(which: int, view: View) -> list[float]:
+
+def _shortfall(fact: str, view: View) -> list[float]:
     """Return the logarithm of the peer's clock over the device's own, if the peer's is higher, else 0."""
     return [
-        max(0.0, math.log(peer / own)) if own >= MIN_MHZ and peer >= MIN_MHZ else math.nan
-        for own, peer in zip(view.own(which), view.peers(which), strict=True)
+        max(0.0, math.log(peer / value)) if value >= MIN_MHZ and peer >= MIN_MHZ else math.nan
+        for value, peer in zip(view.device(fact), view.peer(fact), strict=True)
     ]
 
 
-# A clock can be reduced for several reasons at once: the first one in this order is used.
-_ORDER = (sampled.THROTTLED_THERMAL, sampled.THROTTLED_HARDWARE, sampled.THROTTLED_POWER)
-
-
-def _core_by(reason: int | None, view: View) -> list[float]:
+def _core_by(reason: str | None, view: View) -> list[float]:
     """Return the part of the core clock's shortfall that has this reason; None: that has none of them."""
-    flags = zip(*(view.own(one) for one in _ORDER), strict=True)
+    flags = zip(*(view.device(throttled) for throttled in REASONS), strict=True)
     return [
         short * _share(row, reason) for short, row in zip(_shortfall(sampled.CORE, view), flags, strict=True)
     ]
 
 
-def _share(flags: Sequence[float], reason: int | None) -> float:
+def _share(flags: Sequence[float], reason: str | None) -> float:
     left = 1.0
-    for one, flag in zip(_ORDER, flags, strict=True):
+    for throttled, flag in zip(REASONS, flags, strict=True):
         if math.isnan(flag):
             return math.nan if reason is not None else 1.0
-        if one == reason:
+        if throttled == reason:
             return min(flag, left)
         left = max(0.0, left - flag)
     return left
 
 
 def _link(view: View) -> list[float]:
+    rates = zip(view.device(sampled.LINK), view.peer(sampled.LINK), view.waits, strict=True)
     return [
-        wait * max(0.0, 1 - own / peer) if own > 0 and peer > 0 else math.nan
-        for own, peer, wait in zip(view.own(sampled.LINK), view.peers(sampled.LINK), view.waits, strict=True)
+        wait * max(0.0, 1 - rate / peer) if rate > 0 and peer > 0 else math.nan for rate, peer, wait in rates
     ]
 
 
@@ -134,37 +123,37 @@ def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
     return [flag * level for flag in flags]
 
 
-def _cpu_taken(which: int, view: View) -> list[float]:
+def _cpu_taken(fact: str, view: View) -> list[float]:
     """Return the logarithm of the time with other programs over the time without them."""
-    return [-math.log(1 - min(share, 0.99)) for share in view.host(which)]
+    return [-math.log(1 - min(share, 0.99)) for share in view.host(fact)]
 
 
 def _others(view: View) -> list[float]:
     # One more process than on the peer takes at most half of the time, two take at most two thirds.
     more = view.excess(sampled.OTHERS)
     if view.part == COMPUTE:
-        return [math.log(1 + one) for one in more]
-    return [wait * one / (1 + one) for wait, one in zip(view.waits, more, strict=True)]
+        return [math.log(1 + processes) for processes in more]
+    return [wait * processes / (1 + processes) for wait, processes in zip(view.waits, more, strict=True)]
 
 
-def _clock_words(which: int, name: str, why: str, view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(which), places), _at(view.peers(which), places)
-    return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f}% below its peers{why}"
+def _clock_words(fact: str, name: str, why: str, view: View, places: Sequence[int]) -> str:
+    device, peer = _at(view.device(fact), places), _at(view.peer(fact), places)
+    return f"{name} {device:,.0f} MHz, {100 * (1 - device / peer):.1f}% below its peers{why}"
 
 
 def _link_words(view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(sampled.LINK), places), _at(view.peers(sampled.LINK), places)
-    return f"a PCIe link of {own:.1f} GB/s, its peers' {peer:.1f} GB/s"
+    device, peer = _at(view.device(sampled.LINK), places), _at(view.peer(sampled.LINK), places)
+    return f"a PCIe link of {device:.1f} GB/s, its peers' {peer:.1f} GB/s"
 
 
 def _shared_words(view: View, places: Sequence[int]) -> str:
-    share = f"({100 * _at(view.own(sampled.SHARED), places):.0f}% of its rate)"
+    share = f"({100 * _at(view.device(sampled.SHARED), places):.0f}% of its rate)"
     return f"a link to the host that other GPUs copied over at the same time {share}"
 
 
 def _others_words(view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(sampled.OTHERS), places), _at(view.peers(sampled.OTHERS), places)
-    count = max(1, round(own - peer))
+    device, peer = _at(view.device(sampled.OTHERS), places), _at(view.peer(sampled.OTHERS), places)
+    count = max(1, round(device - peer))
     return "another process on the GPU" if count == 1 else f"{count} other processes on the GPU"
 
 
@@ -187,7 +176,7 @@ def _at(values: Sequence[float], places: Sequence[int]) -> float:
 _COMPUTES = "the share of compute time that is proportional to the clock: a 5% lower clock explains 0 to 5%"
 
 
-def _core_clock(name: str, title: str, reason: int | None, why: str = "") -> CauseRule:
+def _core_clock(name: str, title: str, reason: str | None) -> CauseRule:
     """Return the declaration of a core clock below the peers'. `reason`: what throttles it, or None."""
     return CauseRule(
         id=name,
@@ -198,21 +187,18 @@ def _core_clock(name: str, title: str, reason: int | None, why: str = "") -> Cau
         family="core clock",
         within="clocks",
         cost=partial(_core_by, reason),
-        describe=partial(_clock_words, sampled.CORE, "core clock", why),
+        describe=partial(_clock_words, sampled.CORE, "core clock", REASONS.get(reason or "", "")),
     )
 
 
 CAUSES: tuple[CauseRule, ...] = (
-    _core_clock("thermal", "while the GPU is too warm", sampled.THROTTLED_THERMAL, " (thermal slowdown)"),
+    _core_clock("thermal", "while the GPU is too warm", sampled.THROTTLED_THERMAL),
     _core_clock(
         "hardware-slowdown",
         "because the hardware lowers it: power brake, supply, board limit, sync boost",
         sampled.THROTTLED_HARDWARE,
-        " (hardware slowdown)",
     ),
-    _core_clock(
-        "power-cap", "while the power limit is reached", sampled.THROTTLED_POWER, " (power limit reached)"
-    ),
+    _core_clock("power-cap", "while the power limit is reached", sampled.THROTTLED_POWER),
     _core_clock("core-clock", "for none of the reasons above", None),
     CauseRule(
         id="memory-clock",

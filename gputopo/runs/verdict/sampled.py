@@ -2,12 +2,12 @@
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from gputopo.reference.clock_events import BITS
-from gputopo.reference.expectations import expected_link
+from gputopo.reference import CLOCK_EVENT_BITS, expected_link
 from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import OTHER_CPU_SHARE, Device, GpuSample, HostLoad, Sample, Step, gpu_key
 from gputopo.values.run.hosts import SWAP_BYTES_PER_S
@@ -17,32 +17,36 @@ from gputopo.values.run.verdict import Known
 # rarest of these facts is read every 4 s.
 MAX_AGE_S = 15.0
 REUSED_S = 1.0  # s: short steps without a sample reuse the facts of the step before. Not measured.
-THERMAL = BITS["sw_thermal_slowdown"] | BITS["hw_thermal_slowdown"]
-POWER = BITS["sw_power_cap"]
+THERMAL = CLOCK_EVENT_BITS["sw_thermal_slowdown"] | CLOCK_EVENT_BITS["hw_thermal_slowdown"]
+POWER = CLOCK_EVENT_BITS["sw_power_cap"]
 HARDWARE = (
-    BITS["hw_slowdown"]
-    | BITS["hw_power_brake_slowdown"]
-    | BITS["sync_boost"]
-    | BITS["board_limit"]
-    | BITS["reliability"]
+    CLOCK_EVENT_BITS["hw_slowdown"]
+    | CLOCK_EVENT_BITS["hw_power_brake_slowdown"]
+    | CLOCK_EVENT_BITS["sync_boost"]
+    | CLOCK_EVENT_BITS["board_limit"]
+    | CLOCK_EVENT_BITS["reliability"]
 )
 # Share of a GPU's memory above which faster kernels have no room for their work space. Not measured.
 MEMORY_FULL_SHARE = 0.98
 # Facts of a GPU: MHz; MHz; 1 if throttled for this reason, else 0 (three facts); GB/s of the link in one
-# direction; number of other processes; 1 if its memory is full, else 0.
-CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS, FULL = range(8)
-OF_GPU = 8
-SHARED = 8  # from the marks: the share of the wait for weights that a link shared with other GPUs costs
+# direction; number of other processes; 1 if its memory is full, else 0. Named as in `GpuReading`.
+CORE, MEMORY = "graphics_mhz", "memory_mhz"
+THROTTLED_POWER, THROTTLED_THERMAL = "throttled_power", "throttled_thermal"
+THROTTLED_HARDWARE = "throttled_hardware"
+LINK, OTHERS, FULL = "link_gb_per_s", "other_processes", "memory_full"
+OF_GPU = (CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS, FULL)
+SHARED = (
+    "shared"  # from the marks: the share of the wait for weights that a link shared with other GPUs costs
+)
 # Facts of the host: share of the CPU that other programs use while no core is idle; 1 if it swaps, else 0;
 # maximum share of its pace that a CPU device can lose to other programs.
-HOST_CPU, HOST_SWAP, HOST_TAKEN = range(3)
-OF_HOST = 3
+HOST_CPU, HOST_SWAP, HOST_TAKEN = OF_HOST = ("host_cpu", "host_swap", "host_taken")
 # Parts of a step in seconds: waiting for the input, waiting for weights, computing (both of the slowest
 # device), the rest, and all of them.
-INPUT, WEIGHTS, COMPUTE, REST, STEP = range(5)
-OF_STEP = 5
+INPUT, WEIGHTS, COMPUTE, REST, STEP = OF_STEP = ("input", "weights", "compute", "rest", "step")
 
 _Place = tuple[int, int | None]  # rank of a host, and index of its GPU; None: the host itself
+_Fact = tuple[_Place, str]
 
 
 class Facts:
@@ -52,15 +56,17 @@ class Facts:
         known = known or Known()
         self._sharing = known.sharing
         self._memory_mib = known.memory_mib
-        self._towers = [device.tower for device in devices]
-        self._places = {device.tower: place for place, device in enumerate(devices)}
-        self._gpus = [(device.rank, device.gpu) for device in devices]
-        self._ranks = [device.rank for device in devices]
-        self._hosts = sorted({*self._ranks})
-        self._fresh: dict[tuple[_Place, int], list[float]] = {}  # since the last step
-        self._last: dict[tuple[_Place, int], tuple[float, float]] = {}  # time and value
-        self._sampled: list[float] = []
-        self._read_s = -math.inf  # when the latest row was added
+        self._places = {device.tower: (device.rank, device.gpu) for device in devices}
+        self._ranks = Counter(device.rank for device in devices)
+        of_gpus = (((rank, gpu), fact) for rank, gpu in self._places.values() for fact in OF_GPU)
+        of_hosts = (((rank, None), fact) for rank in self._ranks for fact in OF_HOST)
+        self._sampled: list[_Fact] = [*dict.fromkeys((*of_gpus, *of_hosts))]
+        columns = (*self._sampled, *OF_STEP, *((tower, SHARED) for tower in self._places))
+        self._columns: dict[object, int] = {column: number for number, column in enumerate(columns)}
+        self._fresh: dict[_Fact, list[float]] = {}  # since the last step
+        self._last: dict[_Fact, tuple[float, float]] = {}  # time and value
+        self._read: list[float] = []  # the latest row of the sampled facts
+        self._read_s = -math.inf  # when it was added
         self._link: dict[_Place, tuple[int | None, int | None]] = {}
         self.lost: set[_Place] = set()  # GPUs that NVML reported as lost
         self.xids: dict[_Place, int] = {}  # the last Xid of each GPU
@@ -68,89 +74,77 @@ class Facts:
 
     def add(self, sample: Sample) -> None:
         """Add a sample; it belongs to the current step."""
+        rank = sample.rank
         for gpu in sample.gpus:
-            place = (sample.rank, gpu.gpu)
             if gpu.lost:
-                self.lost.add(place)
-            for fact, value in self._of_gpu(place, gpu).items():
-                self._note(place, fact, value, sample.time_s)
-        self.xids.update(((sample.rank, xid.gpu), xid.code) for xid in sample.xids if xid.gpu is not None)
+                self.lost.add((rank, gpu.gpu))
+            self._note((rank, gpu.gpu), self._of_gpu((rank, gpu.gpu), gpu), sample.time_s)
+        self.xids.update(((rank, xid.gpu), xid.code) for xid in sample.xids if xid.gpu is not None)
         if sample.host is not None:
-            for fact, value in _of_host(sample.host, self._ranks.count(sample.rank)).items():
-                self._note((sample.rank, None), fact, value, sample.time_s)
+            self._note((rank, None), _of_host(sample.host, self._ranks[rank]), sample.time_s)
 
     def end_step(self, step: Step, *, counted: bool) -> None:
         """Add the row of a step. `counted`: whether the paces have a row for it."""
         if counted:
             if self._fresh or abs(step.time_s - self._read_s) > REUSED_S:
-                self._sampled = self._read_all(step.time_s)
+                self._read = [self._value(fact, step.time_s) for fact in self._sampled]
                 self._read_s = step.time_s
-            self._blocks.add(step.step, [*self._sampled, *_of_step(step), *self._shared(step)])
+            self._blocks.add(step.step, [*self._read, *_of_step(step), *self._shared(step)])
         self._fresh.clear()
 
     def latest(self) -> "Facts":
         """Return the facts of the recent steps."""
-        found = copy.copy(self)
-        found._blocks = self._blocks.latest()
-        return found
+        recent = copy.copy(self)
+        recent._blocks = self._blocks.latest()
+        return recent
 
     def forget_recent(self) -> None:
         """Forget which steps are recent."""
         self._blocks.recent.clear()
 
-    def of_gpu(self, tower: int, fact: int) -> list[float]:
+    def of_gpu(self, tower: int, fact: str) -> list[float]:
         """Return a fact of a tower's GPU, by row."""
-        if fact == SHARED:
-            return self._blocks.means(self._after_hosts + OF_STEP + self._places[tower])
-        return self._blocks.means(OF_GPU * self._places[tower] + fact)
+        place = tower if fact == SHARED else self._places[tower]
+        return self._blocks.means(self._columns[place, fact])
 
-    def of_host(self, tower: int, fact: int) -> list[float]:
+    def of_host(self, tower: int, fact: str) -> list[float]:
         """Return a fact of a tower's host, by row."""
-        host = self._hosts.index(self._ranks[self._places[tower]])
-        return self._blocks.means(OF_GPU * len(self._gpus) + OF_HOST * host + fact)
+        return self._blocks.means(self._columns[(self._places[tower][0], None), fact])
 
-    def of_step(self, part: int) -> list[float]:
+    def of_step(self, part: str) -> list[float]:
         """Return the seconds of a part of the step, by row."""
-        return self._blocks.medians(self._after_hosts + part)
+        return self._blocks.medians(self._columns[part])
 
     def first_steps(self) -> list[int]:
         """Return the number of the first step of each row."""
         return self._blocks.first_steps
 
-    @property
-    def _after_hosts(self) -> int:
-        """The first column after those of the GPUs and the hosts."""
-        return OF_GPU * len(self._gpus) + OF_HOST * len(self._hosts)
+    def _note(self, place: _Place, facts: Mapping[str, float | None], time_s: float) -> None:
+        for fact, value in facts.items():
+            if value is not None:
+                self._fresh.setdefault((place, fact), []).append(value)
+                self._last[place, fact] = (time_s, value)
 
-    def _note(self, place: _Place, fact: int, value: float | None, time_s: float) -> None:
-        if value is not None:
-            self._fresh.setdefault((place, fact), []).append(value)
-            self._last[place, fact] = (time_s, value)
-
-    def _read_all(self, time_s: float) -> list[float]:
-        row = [self._read(gpu, fact, time_s) for gpu in self._gpus for fact in range(OF_GPU)]
-        return row + [
-            self._read((rank, None), fact, time_s) for rank in self._hosts for fact in range(OF_HOST)
-        ]
-
-    def _read(self, place: _Place, fact: int, time_s: float) -> float:
-        if fresh := self._fresh.get((place, fact)):
+    def _value(self, fact: _Fact, time_s: float) -> float:
+        if fresh := self._fresh.get(fact):
             return fmean(fresh)
-        read_s, value = self._last.get((place, fact), (-math.inf, math.nan))
+        read_s, value = self._last.get(fact, (-math.inf, math.nan))
         return value if abs(time_s - read_s) <= MAX_AGE_S else math.nan
 
     def _shared(self, step: Step) -> list[float]:
         if not self._sharing:
-            return [0.0] * len(self._towers)
+            return [0.0] * len(self._places)
         copies = {mark.tower: (mark.start_s, mark.start_s + mark.weights_s) for mark in step.marks}
         return [
-            _contended(copies[tower], [copies[one] for one in self._sharing.get(tower, ()) if one in copies])
+            _contended(
+                copies[tower], [copies[other] for other in self._sharing.get(tower, ()) if other in copies]
+            )
             if tower in copies
             else math.nan
-            for tower in self._towers
+            for tower in self._places
         ]
 
-    def _of_gpu(self, place: _Place, gpu: GpuSample) -> Mapping[int, float | None]:
+    def _of_gpu(self, place: _Place, gpu: GpuSample) -> Mapping[str, float | None]:
         known = self._link.get(place, (None, None))
         link = (gpu.pcie_gen or known[0], gpu.pcie_width or known[1])
         self._link[place] = link
@@ -170,9 +164,9 @@ class Facts:
         }
 
 
-def _contended(own: tuple[float, float], others: Sequence[tuple[float, float]]) -> float:
+def _contended(window: tuple[float, float], others: Sequence[tuple[float, float]]) -> float:
     """Return the share of a copy's time lost because `others` copy equal amounts over the same link."""
-    begin, end = own
+    begin, end = window
     if end <= begin:
         return 0.0
     times = sorted({begin, end, *(min(max(time, begin), end) for other in others for time in other)})
@@ -184,12 +178,11 @@ def _contended(own: tuple[float, float], others: Sequence[tuple[float, float]]) 
 
 
 def _of_step(step: Step) -> list[float]:
-    slowest = max(step.marks, key=lambda mark: mark.weights_s + mark.compute_s, default=None)
+    slowest = max(step.marks, key=lambda mark: mark.busy_s, default=None)
     waited_s = math.nan if step.waited_s is None else step.waited_s
     if slowest is None:
         return [waited_s, math.nan, math.nan, math.nan, step.seconds]
-    busy_s = slowest.weights_s + slowest.compute_s
-    rest_s = max(0.0, step.seconds - busy_s - (step.waited_s or 0.0))
+    rest_s = max(0.0, step.seconds - slowest.busy_s - (step.waited_s or 0.0))
     return [waited_s, slowest.weights_s, slowest.compute_s, rest_s, step.seconds]
 
 
@@ -197,7 +190,7 @@ def _flag(mask: int | None, bits: int) -> float | None:
     return None if mask is None or mask < 0 else float(bool(mask & bits))
 
 
-def _of_host(load: HostLoad, devices: int) -> Mapping[int, float | None]:
+def _of_host(load: HostLoad, devices: int) -> Mapping[str, float | None]:
     other = load.other_cpu_share
     swap = (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
     return {
@@ -207,5 +200,5 @@ def _of_host(load: HostLoad, devices: int) -> Mapping[int, float | None]:
         else min(1.0, other * max(devices, load.cores))
         if other >= OTHER_CPU_SHARE
         else 0.0,
-        HOST_SWAP: None if None in swap else float(sum(one or 0.0 for one in swap) >= SWAP_BYTES_PER_S),
+        HOST_SWAP: None if None in swap else float(sum(rate or 0.0 for rate in swap) >= SWAP_BYTES_PER_S),
     }

@@ -13,8 +13,7 @@ from statistics import correlation, fmean, median
 
 import msgspec
 
-from gputopo.runs.verdict.bounds import DEVIATION
-from gputopo.values.run.noise import error_of, students_t
+from gputopo.values.run.noise import MAD_TO_SIGMA, error_of, students_t
 
 # Maximum blocks of a series, minimum rows of a block, minimum blocks. Not measured.
 MAX_BLOCKS, MIN_ROWS, MIN_BLOCKS = 40, 3, 8
@@ -42,9 +41,11 @@ def slopes(gap: Sequence[float], facts: Mapping[str, Sequence[float]]) -> dict[s
 
     `gap`, `facts`: by row; all values are known.
     """
-    starts = _starts(len(gap))
-    if len(starts) < MIN_BLOCKS + 1:
+    rows = len(gap)
+    count = min(MAX_BLOCKS, rows // MIN_ROWS)
+    if count < MIN_BLOCKS:
         return {}
+    starts = [rows * block // count for block in range(count + 1)]
     y = [fmean(gap[begin:end]) for begin, end in pairwise(starts)]
     blocks = {
         name: [fmean(values[begin:end]) for begin, end in pairwise(starts)] for name, values in facts.items()
@@ -63,11 +64,6 @@ def slopes(gap: Sequence[float], facts: Mapping[str, Sequence[float]]) -> dict[s
             middles[name] = _slope(x, _without(y, alone, {**middles, name: 0.0}))
     rest = _without(y, alone, middles)
     return {name: _bounds(x, rest, middles[name]) for name, x in alone.items()}
-
-
-def _starts(rows: int) -> list[int]:
-    blocks = min(MAX_BLOCKS, rows // MIN_ROWS)
-    return [rows * block // blocks for block in range(blocks + 1)] if blocks else []
 
 
 def _without(
@@ -89,7 +85,7 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _bounds(x: Sequence[float], rest: Sequence[float], middle: float) -> Slope:
     level, mean = median(rest), fmean(x)
-    sigma = DEVIATION * median(abs(value - level) for value in rest)
+    sigma = MAD_TO_SIGMA * median(abs(value - level) for value in rest)
     spread = sum((value - mean) ** 2 for value in x)
     error = (
         _WIDER

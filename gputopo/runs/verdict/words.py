@@ -25,9 +25,9 @@ def sure(low: float) -> str:
     return f"at least {at_least(low)}%, {100 * CONFIDENCE:g}% confidence"
 
 
-def when(found: Verdict, throughout: bool = True) -> str:
+def when(verdict: Verdict, throughout: bool = True) -> str:
     """Return in which part of the run a device was slow. `throughout`: without fast parts in between."""
-    first, last = found.from_step, found.to_step
+    first, last = verdict.from_step, verdict.to_step
     if first is not None and last is not None:
         return f" {'from about step' if throughout else 'in parts of steps'} {first:,} to {last:,}"
     if not throughout:
@@ -42,9 +42,9 @@ def over(device: Device) -> str:
     return " from the network" if device.hop_to_variables == NETWORK else ""
 
 
-def slower_at_most(found: Verdict) -> str:
+def slower_at_most(verdict: Verdict) -> str:
     """Return the bound in words: "at most 9.9% slower than its peers (99.9% confidence)"."""
-    bound, under = at_most(max(found.percent_under_high or 0.0, 0.1)), found.percent_under or 0.0
+    bound, under = at_most(max(verdict.percent_under_high or 0.0, 0.1)), verdict.percent_under or 0.0
     measured = "" if under < 1 else f"; {percent(under)}% in these steps"
     return f"at most {bound}% slower than its peers ({100 * CONFIDENCE:g}% confidence{measured})"
 

@@ -119,13 +119,3 @@ def parse(text: str) -> Reduction:
             f"'{text}' has no number of parts after the #", f"give a number from 1 to {MAX_PARTS}: {name}#2"
         )
     return Reduction(name, int(parts))
-
-
-def require(text: str, backend: Backend, towers: int) -> Reduction:
-    """Read a reduction that can be used there. Raises UsageError with the reason and the nearest that can."""
-    asked = parse(text)
-    why_not = asked.why_not(backend, towers)
-    if why_not is not None:
-        reason, nearest = why_not
-        raise UsageError(f"--all-reduce {asked.written} cannot be used: {reason}", f"use {nearest}")
-    return asked

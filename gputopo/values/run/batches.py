@@ -79,11 +79,6 @@ def as_typed(batch: BatchSize) -> str:
     return ",".join(map(str, batch)) if isinstance(batch, tuple) else str(batch)
 
 
-def halved(batch: BatchSize) -> BatchSize:
-    """Return half of each batch, rounded down, at least 1."""
-    return tuple(max(1, one // 2) for one in batch) if isinstance(batch, tuple) else max(1, batch // 2)
-
-
 def shares(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
     """Return whole examples for each device that add up to `total`, proportional to speeds above 0.
 

@@ -6,18 +6,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Generic, TypeVar
 
-from gputopo.values.run.events import Sample
-
 T = TypeVar("T")
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-
-# Samples of a run that are all written. Not measured; chosen because it is the first hour at two samples a
-# second.
-ALL_SAMPLES = 7200
-# Samples that are written or skipped together. Not measured; chosen because the slowest reading
-# (probes/sampling) is in such a block once.
-BLOCK_SAMPLES = 40
 
 
 class Thinned(Generic[T]):
@@ -47,23 +38,6 @@ class Thinned(Generic[T]):
             self._stored = [one for one in self._stored if one[0] < self._below]
         if fraction < self._below:
             self._stored.append((fraction, item))
-
-
-class WrittenSamples:
-    """Selects the samples of a run that go to its file; each doubling of the run adds the same number.
-
-    After the first `ALL_SAMPLES` it is every second block of samples, then every fourth, and so on. A sample
-    with an Xid error or after a gap is always included.
-    """
-
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def has(self, sample: Sample) -> bool:
-        """Return whether the next sample is written."""
-        every = 1 << (self._seen // ALL_SAMPLES).bit_length()
-        block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
-        return bool(sample.xids) or sample.gap_s is not None or block % every == 0
 
 
 # Maximum number of rows. Not measured; chosen because it is enough to judge a run, in well under a second.
@@ -107,7 +81,7 @@ class Blocks:
 
     def middle(self, column: int) -> float:
         """Return the median of a column over its rows; NaN without any value."""
-        return _middle(self.medians(column), median)
+        return known_middle(self.medians(column), median)
 
     def means(self, column: int) -> list[float]:
         """Return the means of a column, by row; NaN if a row has no value."""
@@ -142,10 +116,11 @@ def _joined(rows: Sequence[_Row], middle: Callable[[Sequence[float]], float]) ->
     """Return one row for several, from their known values."""
     if len(rows) == 1:  # up to CAPACITY steps, each row is one step
         return rows[0]
-    return [_middle(column, middle) for column in zip(*rows, strict=True)]
+    return [known_middle(column, middle) for column in zip(*rows, strict=True)]
 
 
-def _middle(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> float:
+def known_middle(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> float:
+    """Return the mean or median (`middle`) of the values that are not NaN; NaN if there are none."""
     if math.isnan(sum(values)):
         values = [value for value in values if not math.isnan(value)]
     return middle(values) if values else math.nan

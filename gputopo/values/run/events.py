@@ -115,6 +115,11 @@ class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
     weights_s: float  # from there until its weights were on its device
     compute_s: float  # from there until its gradients were computed
 
+    @property
+    def busy_s(self) -> float:
+        """The time in which the tower waits for weights and computes, in seconds."""
+        return self.weights_s + self.compute_s
+
 
 class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
     """The part of one host in the exchange of gradients in one step, in seconds; None without time marks.

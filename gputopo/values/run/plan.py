@@ -335,6 +335,11 @@ def runners_up(choice: Candidate, candidates: Sequence[Candidate]) -> tuple[Cand
     return tuple(found[1:])
 
 
+def rounded_ms(seconds: float) -> float:
+    """Return milliseconds, rounded as in a plan."""
+    return round(1e3 * seconds, 4)
+
+
 def _is_slower(one: Candidate, other: Candidate) -> bool:
     if one.images_per_sec is None or other.images_per_sec is None:
         return True

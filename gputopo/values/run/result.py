@@ -227,6 +227,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
         """What ran, from its spec."""
         return job_of(self.spec)
 
+    def peak_bytes(self, device: Device) -> int | None:
+        """Return the peak of a device's memory by TensorFlow's allocator; None: not measured."""
+        return None if self.memory is None else self.memory.devices.get(device.device)
+
     @property
     def of_several_hosts(self) -> bool:
         """Whether devices of several hosts trained together."""

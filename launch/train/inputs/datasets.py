@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data import cifar_files
-from gputopo.launch.data.examples import LABELS, parsed
+from gputopo.launch.data.examples import LABELS, parsed, wrong_picture
 from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.train.inputs import records as read_records
-from gputopo.launch.train.inputs.pipeline import Share, with_threads
+from gputopo.launch.train.inputs.pipeline import Pipeline, Share
 from gputopo.launch.train.inputs.preprocessing import (
     ORDER,
     Preprocessing,
@@ -22,7 +22,7 @@ from gputopo.launch.train.inputs.preprocessing import (
     decoded_picture,
     picture,
 )
-from gputopo.launch.train.inputs.records import BadRecords, FileReading
+from gputopo.launch.train.inputs.records import BadRecords, with_threads
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -31,8 +31,8 @@ Bytes = cifar_files.Bytes
 
 
 @dataclass(frozen=True)
-class Cifar10:
-    """CIFAR-10. Training: endless, in an order derived from the seed. Evaluation: once.
+class Cifar10(Pipeline):
+    """CIFAR-10.
 
     Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n] contain only the good records.
     Rank 0 reads them, and each host gets all of them at the start.
@@ -44,7 +44,7 @@ class Cifar10:
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
+    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
         """Make a dataset of images [batch, h, w, 3] and labels [batch], starting at `first_image`."""
         images = tf.constant(self.images)
         labels = tf.constant(self.labels.astype(np.int64))
@@ -69,19 +69,6 @@ class Cifar10:
 
         epochs = tf.data.Dataset.range(first_image // count, tf.int64.max)
         return epochs.flat_map(epoch).skip(first_image % count)
-
-    @property
-    def endless(self) -> bool:
-        """Whether the data start again at the end, as in training."""
-        return self.recipe.training
-
-    def reaches(self, first_image: int) -> bool:
-        """Return True: skipping image numbers is fast."""
-        return True
-
-    def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
-        """Return True: bad records were skipped when the files were read."""
-        return True
 
 
 def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
@@ -131,8 +118,8 @@ _BATCHING = 4  # batches that are assembled in parallel
 
 
 @dataclass(frozen=True)
-class ImageNet:
-    """ImageNet. Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
+class ImageNet(Pipeline):
+    """ImageNet, in an evaluation in the files' order.
 
     `cache`: keep records in memory after the first pass, raw or decoded; None: read them again in each pass.
     """
@@ -144,7 +131,7 @@ class ImageNet:
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
+    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
         """Make a dataset of images [batch, h, w, 3] and labels [batch], starting at `first_image`.
 
         Each host reads all records in the same order, and decodes only the records of its share.
@@ -152,10 +139,8 @@ class ImageNet:
         files = tf.data.Dataset.range(len(self.paths))
         if self.recipe.training:
             files = files.shuffle(len(self.paths), seed=self._seed(first_image))
-        if care is None:
-            examples = self._fast(files, first_image, share)
-        else:
-            examples = self._with_care(files, first_image, share, care)
+        read = self._with_care if careful else self._fast
+        examples = read(files, first_image, share)
         parallel = min(_BATCHING, share.threads)
         joined = examples.batch(share.batch, drop_remainder=self.endless, num_parallel_calls=parallel)
         return with_threads(joined, share.threads)
@@ -163,11 +148,6 @@ class ImageNet:
     def reaches(self, first_image: int) -> bool:
         """Return whether the records before an image are few enough to read and skip."""
         return first_image * self._mean_bytes <= MAX_SKIPPED_BYTES
-
-    @property
-    def endless(self) -> bool:
-        """Whether the data start again at the end, as in training."""
-        return self.recipe.training
 
     def label_is_good(self, labels: Labels) -> bool:
         """Return whether all labels are classes of the model."""
@@ -177,26 +157,33 @@ class ImageNet:
     def _fast(self, files: Dataset, first: int, share: Share) -> Dataset:
         records = read_records.fast(self.paths, files)
         if self.cache == "decoded":
-            cached = records.map(_decoded, num_parallel_calls=share.threads).cache()
-            return self._placed(cached, first, share).map(
-                lambda place, decoded: self._of_decoded(place, *decoded), num_parallel_calls=share.threads
-            )
+
+            def decoded(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                encoded, label, boxes = parsed(record)
+                return decode(encoded), label, boxes
+
+            def finished(place: Tensor, image: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+                pixels, label, boxes = image
+                return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
+
+            cached = records.map(decoded, num_parallel_calls=share.threads).cache()
+            return self._placed(cached, first, share).map(finished, num_parallel_calls=share.threads)
         records = records.cache() if self.cache == "raw" else records
         return self._placed(records, first, share).map(self._of_record, num_parallel_calls=share.threads)
 
-    def _with_care(self, files: Dataset, first: int, share: Share, care: FileReading) -> Dataset:
+    def _with_care(self, files: Dataset, first: int, share: Share) -> Dataset:
         """Make the examples without bad records. Decoded images are not cached, as some may not decode.
 
         Records that are bad without decoding are skipped before the others are numbered, so that starting at
         an image is exact and all hosts have the same order. An image that cannot be decoded has a number; the
         next one of the share replaces it.
         """
-        records = read_records.careful(self.paths, files, care).flat_map(
-            functools.partial(self._labelled, care)
-        )
+        low, high = self._range
+        stored = low + self._shift, high + self._shift
+        records = read_records.careful(self.paths, files, self.bad, stored)
         records = records if self.cache is None else records.cache()
         return self._placed(records, first, share).interleave(
-            lambda place, numbered: self._tried(care, place, *numbered),
+            lambda place, numbered: self._tried(place, *numbered),
             cycle_length=share.threads,
             num_parallel_calls=share.threads,
             deterministic=True,
@@ -230,47 +217,26 @@ class ImageNet:
         encoded, label, boxes = parsed(record)
         return picture(self.recipe, encoded, boxes, place), label - self._shift
 
-    def _of_decoded(
-        self, place: Tensor, pixels: Tensor, label: Tensor, boxes: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
-
-    def _labelled(self, care: FileReading, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
-        """Make a dataset with the record. It is empty if the record is not an example with a valid label.
+    def _tried(self, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Make a dataset with one example. It is empty if the image cannot be decoded.
 
         It is a dataset because datasets can continue after an error; functions cannot.
         """
-        labels = tf.data.Dataset.from_tensors(record).map(_label_of).ignore_errors()
-        label = labels.concatenate(tf.data.Dataset.from_tensors(tf.constant(_UNREAD, tf.int64))).take(1)
-        low, high = (np.int64(end + self._shift) for end in self._range)  # as stored in the files
 
-        def good(stored: Tensor) -> Tensor:
-            return tf.cond(
-                tf.logical_and(stored >= low, stored <= high),
-                lambda: True,
-                lambda: care.ask("wrong_label", self._name(file), number, record, low, high),
-            )
-
-        return label.filter(good).map(lambda _: (file, number, record))
-
-    def _tried(
-        self, care: FileReading, place: Tensor, file: Tensor, number: Tensor, record: Tensor
-    ) -> Dataset:
-        """Make a dataset with one example. It is empty if the image cannot be decoded."""
-        one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
-        nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
+        def note(file: np.int64, number: np.int64, record: bytes) -> np.bool_:
+            self.bad.note(self.paths[int(file)], int(number), wrong_picture(record))
+            return np.bool_(False)
 
         def good(_: Tensor, label: Tensor) -> Tensor:
             return tf.cond(
                 label > _UNREAD,
                 lambda: True,
-                lambda: care.ask("wrong_picture", self._name(file), number, record),
+                lambda: tf.ensure_shape(tf.numpy_function(note, [file, number, record], tf.bool), ()),
             )
 
-        return one.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
-
-    def _name(self, file: Tensor) -> Tensor:
-        return tf.constant([str(path) for path in self.paths])[file]
+        example = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
+        nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
+        return example.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
 
     @property
     def _shift(self) -> int:
@@ -283,14 +249,3 @@ class ImageNet:
 
 
 _UNREAD = np.iinfo(np.int64).min  # replaces the label if there is no example
-
-
-def _label_of(record: Tensor) -> Tensor:
-    """Return the label as stored, or _UNREAD if the example has no image."""
-    encoded, label, _ = parsed(record)
-    return tf.where(tf.strings.length(encoded) > 0, label, tf.constant(_UNREAD, tf.int64))
-
-
-def _decoded(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    encoded, label, boxes = parsed(record)
-    return decode(encoded), label, boxes

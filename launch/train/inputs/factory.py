@@ -55,23 +55,23 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
     Raises InputError if the folder or its records cannot be used, UsageError if the data set does not fit the
     model, and CacheMemoryError if the cache does not fit into memory.
     """
-    found = folder.find(Path(spec.data.folder or ""), spec.data.name)
-    require_fit(found, model, spec.model)
-    if found.name == "cifar10" and (spec.data.cache or spec.data.resize != Data().resize):
+    data = folder.find_data(Path(spec.data.folder or ""), spec.data.name)
+    require_fit(data, model, spec.model)
+    if data.name == "cifar10" and (spec.data.cache or spec.data.resize != Data().resize):
         raise UsageError(
-            f"{found.folder} holds CIFAR-10, whose images are not resized and always in memory",
+            f"{data.folder} holds CIFAR-10, whose images are not resized and always in memory",
             "remove --resize-method and --cache",
         )
     subset: Subset = "validation" if spec.task == "eval" else "train"
     bad = BadRecords(spec.data.bad_records)
-    for path, record, why in folder.check(found, subset):
+    for path, record, why in folder.check(data, subset):
         bad.note(path, record, why)
     shares = shares_of(spec, _threads_of_hosts(spec))
-    pipeline = _pipeline(found, subset, model, spec, shares, bad)
-    images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else folder.count(found, subset)
+    pipeline = _pipeline(data, subset, model, spec, shares, bad)
+    images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else folder.count(data, subset)
     maker = PipelineMaker(pipeline, spec, shares)
     batches = staged(maker, spec, ahead=spec.data.prefetch)
-    facts = _facts(found, subset, spec, shares, images)
+    facts = _facts(data, subset, spec, shares, images)
     uncounted = bad.count  # `images` does not include the bad records found until now
 
     def usable() -> int | None:
@@ -80,19 +80,19 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
     return FedSource(model, spec, maker, batches, facts, made_format="NHWC", images=usable)
 
 
-def require_fit(found: DataFolder, model: Shape, name: str) -> None:
+def require_fit(data: DataFolder, model: Shape, name: str) -> None:
     """Raise UsageError if a data set does not fit a model.
 
     A model of the catalogue has a fixed data set. Any other model must take three colours and have enough
     classes; its labels are checked while they are read.
     """
-    folder.require_made_for(found, name)
+    folder.require_made_for(data, name)
     colours = model.input_shape[2]
-    if colours != _COLOURS or model.classes < _MIN_CLASSES[found.name]:
+    if colours != _COLOURS or model.classes < _MIN_CLASSES[data.name]:
         has = "1 class" if model.classes == 1 else f"{model.classes} classes"
         raise UsageError(
-            f"{name} takes {colours} colours and has {has}: {found.name} does not fit it",
-            f"choose a model for {found.name}, or remove --data-dir for synthetic images",
+            f"{name} takes {colours} colours and has {has}: {data.name} does not fit it",
+            f"choose a model for {data.name}, or remove --data-dir for synthetic images",
         )
 
 
@@ -166,7 +166,7 @@ def decoded_growth(paths: Sequence[Path]) -> float:
 
 
 def _pipeline(
-    found: DataFolder, subset: Subset, model: Shape, spec: RunSpec, shares: Sequence[Share], bad: BadRecords
+    data: DataFolder, subset: Subset, model: Shape, spec: RunSpec, shares: Sequence[Share], bad: BadRecords
 ) -> Pipeline:
     height, width, _ = model.input_shape
     recipe = Preprocessing(
@@ -177,42 +177,27 @@ def _pipeline(
         training=spec.task != "eval",
         seed=spec.seed,
     )
-    notices = (*found.notices, _summary(found, subset, shares, several=bool(spec.servers)))
-    paths = found.of(subset)
-    if found.name == "cifar10":
-        return Cifar10(*read(paths, bad), recipe, bad, notices)
-    _require_same_files(found, subset, [share for share in shares if share.host is not None])
-    if spec.data.cache is not None:
-        _require_memory_on_hosts(paths, spec.data.cache, shares)
-    return ImageNet(paths, recipe, model.classes, spec.data.cache, bad, notices)
-
-
-def _require_same_files(found: DataFolder, subset: Subset, others: Sequence[Share]) -> None:
-    """Raise InputError if another host of the run does not have the files that it will read."""
-    there: dict[str, Listing] = {}
-    for share in others:
-        answer = ask_host(share.device, "files", str(found.folder), found.name, subset, dtype=tf.string)
-        there[share.host or ""] = msgspec.json.decode(answer, type=Listing)
-    if others:
-        require_same(found.folder, subset, listed(found.folder, found.name, subset), there)
-
-
-def _require_memory_on_hosts(paths: Sequence[Path], form: CacheForm, shares: Sequence[Share]) -> None:
-    """Raise CacheMemoryError for the first host that cannot cache all records: each host caches all."""
-    for share in shares:
-        free = None
-        if share.host is not None:
-            free = int(ask_host(share.device, "free_bytes", dtype=tf.int64))
-        require_cache_memory(paths, form, free=free, host=share.host)
-
-
-def _summary(found: DataFolder, subset: Subset, shares: Sequence[Share], *, several: bool) -> str:
-    files = len(found.of(subset))
-    return (
-        f"Input: {found.name} from {files} {subset} file{'' if files == 1 else 's'} in {found.folder}, "
-        f"on {_threads(shares)} private thread{'' if _threads(shares) == 1 else 's'}"
-        f"{' of each host' if several else ''}; {NORMALISATION}."
+    paths, threads = data.of(subset), _threads(shares)
+    summary = (
+        f"Input: {data.name} from {len(paths)} {subset} file{'' if len(paths) == 1 else 's'} in "
+        f"{data.folder}, on {threads} private thread{'' if threads == 1 else 's'}"
+        f"{' of each host' if spec.servers else ''}; {NORMALISATION}."
     )
+    notices = (*data.notices, summary)
+    if data.name == "cifar10":
+        return Cifar10(*read(paths, bad), recipe, bad, notices)
+    there: dict[str, Listing] = {}
+    for share in shares:
+        if share.host is not None:
+            answer = ask_host(share.device, "files", str(data.folder), data.name, subset, dtype=tf.string)
+            there[share.host] = msgspec.json.decode(answer, type=Listing)
+    if there:
+        require_same(data.folder, subset, listed(data.folder, data.name, subset), there)
+    if spec.data.cache is not None:
+        for share in shares:  # each host caches all records
+            free = None if share.host is None else int(ask_host(share.device, "free_bytes", dtype=tf.int64))
+            require_cache_memory(paths, spec.data.cache, free=free, host=share.host)
+    return ImageNet(paths, recipe, model.classes, spec.data.cache, bad, notices)
 
 
 def _threads(shares: Sequence[Share]) -> int | str:
@@ -222,17 +207,17 @@ def _threads(shares: Sequence[Share]) -> int | str:
 
 
 def _facts(
-    found: DataFolder, subset: Subset, spec: RunSpec, shares: Sequence[Share], images: int | None
+    data: DataFolder, subset: Subset, spec: RunSpec, shares: Sequence[Share], images: int | None
 ) -> dict[str, Fact]:
     return {
-        "data": found.name,
-        "folder": str(found.folder),
-        "form": found.form,
+        "data": data.name,
+        "folder": str(data.folder),
+        "form": data.form,
         "subset": subset,
         "images": images,
         "threads": _threads(shares),
         **readiness(spec, spec.data.prefetch),
-        **({"resize": spec.data.resize} if found.name == "imagenet" else {}),  # CIFAR-10 is not resized
+        **({"resize": spec.data.resize} if data.name == "imagenet" else {}),  # CIFAR-10 is not resized
         "distortions": str(spec.data.distortions).lower(),
         "cache": spec.data.cache,
         "bad_records": spec.data.bad_records,

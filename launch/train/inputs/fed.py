@@ -61,8 +61,7 @@ class Prefetched(Batches):
     """
 
     def __init__(self, make: Callable[[int], Batch], depth: int) -> None:
-        if depth < 1:
-            raise ValueError(f"a depth of {depth} is not ahead")
+        assert depth > 0
         super().__init__(make)
         self._depth = depth
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
@@ -99,9 +98,16 @@ class Staged(Prefetched):
     """Batches that are on the towers' devices before their step begins."""
 
     def __init__(self, make: Callable[[int], Batch], devices: Sequence[str], depth: int) -> None:
-        super().__init__(self._made_and_copied, depth)
-        self._on_host = make
-        self._devices = devices
+        def copied(part: Batch, device: str) -> Batch:
+            with tf.device(device):
+                return [tf.identity(tensor) for tensor in part]
+
+        def made_and_copied(number: int) -> Batch:
+            batch = on_host(make(number))
+            parts = [batch[first : first + _PER_TOWER] for first in range(0, len(batch), _PER_TOWER)]
+            return [tensor for part in self._copying.map(copied, parts, devices) for tensor in part]
+
+        super().__init__(made_and_copied, depth)
         # A copy to a GPU blocks until it is done: one thread per device uses the links in parallel.
         self._copying = ThreadPoolExecutor(len(devices), thread_name_prefix=THREAD_NAME)
 
@@ -109,17 +115,6 @@ class Staged(Prefetched):
         """Stop making batches first, then copying."""
         super().close()
         self._copying.shutdown(wait=True)
-
-    def _made_and_copied(self, number: int) -> Batch:
-        batch = on_host(self._on_host(number))
-        parts = [batch[first : first + _PER_TOWER] for first in range(0, len(batch), _PER_TOWER)]
-        copied = self._copying.map(_copied, parts, self._devices)
-        return [one for part in copied for one in part]
-
-
-def _copied(part: Batch, device: str) -> Batch:
-    with tf.device(device):
-        return [tf.identity(one) for one in part]
 
 
 def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Batches:
@@ -214,14 +209,13 @@ class FedSource(InputSource):
 
 def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
     """Return the TensorSpecs for this process's part of a joint batch: images and labels of each tower."""
-    return [
-        one
-        for rows in own_rows(spec)
-        for one in (tf.TensorSpec((rows.batch, *shape), tf.float32), tf.TensorSpec((rows.batch,), tf.int64))
-    ]
+    signature = []
+    for rows in own_rows(spec):
+        signature += [tf.TensorSpec((rows.batch, *shape), tf.float32), tf.TensorSpec((rows.batch,), tf.int64)]
+    return signature
 
 
 def on_host(batch: Batch) -> list[Tensor]:
     """Convert arrays to tensors on the host; leave tensors on their device."""
     with tf.device(HOST):
-        return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]
+        return [tensor if tf.is_tensor(tensor) else tf.constant(tensor) for tensor in batch]

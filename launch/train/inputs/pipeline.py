@@ -4,18 +4,19 @@ import itertools
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
+from gputopo.launch.device_names import host_of
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.train.inputs.fed import Batch, Maker
-from gputopo.launch.train.inputs.records import BadRecords, FileReading
+from gputopo.launch.train.inputs.preprocessing import Preprocessing
+from gputopo.launch.train.inputs.records import BadRecords, untuned
 from gputopo.launch.train.inputs.source import rows_of
 from gputopo.values.errors import InputError
-from gputopo.values.run.device_names import host_of
 from gputopo.values.run.spec import RunSpec
 
 Dataset = Any
@@ -40,12 +41,13 @@ class Marked:
         # After a failure the number of tries is greater than the number of batches, and no try follows.
         tries = tf.data.Dataset.counter().map(lambda number: (number, self._taken.read_value()))
         tries = tries.take_while(lambda number, taken: number == taken)
-        whole = tf.data.Dataset.zip(tries, made.concatenate(marker())).map(self._counted)
-        self.dataset: Dataset = whole.ignore_errors(log_warning=True).concatenate(marker(_FAILED))
 
-    def _counted(self, _: Tensor, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        with tf.control_dependencies([self._taken.assign_add(1)]):
-            return tf.identity(batch[0]), tf.identity(batch[1])
+        def counted(_: Tensor, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            with tf.control_dependencies([self._taken.assign_add(1)]):
+                return tf.identity(batch[0]), tf.identity(batch[1])
+
+        whole = tf.data.Dataset.zip(tries, made.concatenate(marker())).map(counted)
+        self.dataset: Dataset = whole.ignore_errors(log_warning=True).concatenate(marker(_FAILED))
 
 
 def ended(labels: np.ndarray[Any, Any]) -> bool:
@@ -109,44 +111,48 @@ class Share:
 def shares_of(spec: RunSpec, threads: Mapping[int, int]) -> list[Share]:
     """Return each host's share for this process, in the order of ranks. `threads`: each host's, by rank."""
     even = isinstance(spec.batch_size, int)
-    found = []
+    shares = []
     for rank, of_host in threads.items():
         own = [device.rank == rank for device in spec.devices]
         towers = tuple(itertools.compress(rows_of(spec), own))
         batch = towers[0].batch if even else sum(of_tower.batch for of_tower in towers)
         device = host_of(next(itertools.compress(spec.devices, own)).device)
         words = f"{spec.servers[rank].host} (rank {rank})" if rank and spec.rank is None else None
-        found.append(Share(towers, spec.joint_batch, batch, device, of_host, words))
-    return found
+        shares.append(Share(towers, spec.joint_batch, batch, device, of_host, words))
+    return shares
 
 
-class Pipeline(Protocol):
-    """A data set as batches, in the order of the joint batches' rows."""
+class Pipeline:
+    """A data set as batches, in the order of the joint batches' rows.
 
-    @property
-    def bad(self) -> BadRecords:
-        """The records that could not be used."""
+    Training is endless, in an order derived from the seed. An evaluation reads the data once. `bad`: the
+    records that could not be used. `notices`: remarks on the data that must be reported.
+    """
 
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Remarks on the data that must be reported."""
+    recipe: Preprocessing
+    bad: BadRecords
+    notices: tuple[str, ...]
 
     @property
     def endless(self) -> bool:
-        """Whether the data start again at the end."""
+        """Whether the data start again at the end, as in training."""
+        return self.recipe.training
 
-    def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
+    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
         """Make a dataset of a share's images and labels, starting at place `first_image` of the order.
 
-        `care`: reports bad records, and stops or skips them by its policy. None: a bad record raises an
-        error, or has a label out of range.
+        `careful`: note bad records in `bad`, which stops the run or skips them. Otherwise a bad record raises
+        an error, or has a label out of range.
         """
+        raise NotImplementedError
 
     def reaches(self, first_image: int) -> bool:
         """Return whether it can start at an image in the same order as after reading all images before it."""
+        return True
 
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
         """Return whether a batch's labels are all in range."""
+        return True
 
 
 class PipelineMaker(Maker):
@@ -190,7 +196,10 @@ class PipelineMaker(Maker):
         except (StopIteration, InputError) as error:
             self._stopped = number, error
             self._readers = None
-            _release(error)
+            cause: BaseException | None = error
+            while cause is not None:  # a pipeline in their frames can prevent the interpreter from exiting
+                traceback.clear_frames(cause.__traceback__)
+                cause = cause.__cause__ or cause.__context__
             raise
 
     def _made(self, number: int) -> Batch:
@@ -201,8 +210,8 @@ class PipelineMaker(Maker):
         except StopIteration:
             if not self._pipeline.endless:
                 raise
-            found = "".join(f": {notice}" for notice in self._pipeline.bad.notices)
-            raise InputError(f"there is no valid record{found}", "download the files again") from None
+            skipped = "".join(f": {notice}" for notice in self._pipeline.bad.notices)
+            raise InputError(f"there is no valid record{skipped}", "download the files again") from None
         self._pipeline.bad.batch_made()
         self._next = number + 1
         return batch
@@ -233,7 +242,7 @@ class PipelineMaker(Maker):
         if ends:
             raise StopIteration
         filled = (reader.filled(own) for reader, own in zip(readers, parts, strict=True))
-        return [one for of_host in filled for part in of_host for one in part]
+        return [tensor for of_host in filled for part in of_host for tensor in part]
 
     def _started(self, number: int) -> list["_Reader"]:
         step, image = self._base
@@ -243,13 +252,12 @@ class PipelineMaker(Maker):
                 f"The input continues at image {first} in another order than without the interruption: "
                 "reading up to it would take too long.",
             )
-        care = FileReading(self._pipeline.bad) if self._careful else None
         here = next(share.device for share in self._shares if share.host is None)
         readers = []
         for share in self._shares:
-            away = share.host is not None and care is None
+            away = share.host is not None and not self._careful
             with tf.device(share.device if away else here):
-                made = plainly(self._pipeline.batches)(first, share, care)
+                made = plainly(self._pipeline.batches)(first, share, careful=self._careful)
                 marked = Marked(made) if away else None
                 dataset = made if marked is None else marked.dataset
                 readers.append(_Reader(share, iter(untuned(dataset.prefetch(share.pulls))), marked))
@@ -271,7 +279,7 @@ class _Reader:
 
     def parts(self, pipeline: Pipeline) -> list[Part]:
         """Return images and labels of each tower on the reading host; fewer at the end of the data."""
-        found: list[Part] = []
+        pulled: list[Part] = []
         with tf.device(self.share.device):
             for images, labels in itertools.islice(self.iterator, self.share.pulls):
                 known = labels.numpy()
@@ -281,10 +289,10 @@ class _Reader:
                     raise tf.errors.DataLossError(None, None, f"host {self.share.host} cannot read its rows")
                 if not pipeline.label_is_good(known):
                     raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
-                found.append((images, labels))
-            if not found or len(self.share.towers) == self.share.pulls:
-                return found
-            ((images, labels),) = found
+                pulled.append((images, labels))
+            if not pulled or len(self.share.towers) == self.share.pulls:
+                return pulled
+            ((images, labels),) = pulled
             base = self.share.towers[0].first
             cut = [slice(own.first - base, own.first - base + own.batch) for own in self.share.towers]
             return [(images[own], labels[own]) for own in cut]
@@ -301,31 +309,3 @@ class _Reader:
                     labels = tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)
                 filled.append((images, labels))
         return filled
-
-
-def _release(error: BaseException | None) -> None:
-    """Clear the frames of an error: a pipeline in them can prevent the interpreter from exiting."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
-
-
-def with_threads(made: Dataset, threads: int) -> Dataset:
-    """Return the dataset with a private thread pool. Its order stays deterministic."""
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = threads
-    options.deterministic = True
-    return made.with_options(options)
-
-
-def untuned(made: Dataset) -> Dataset:
-    """Return the dataset without tf.data's autotuning thread.
-
-    All parameters of gputopo's pipelines are fixed, so there is nothing to tune. The thread sleeps for as
-    long as the pipeline has run, up to a minute, and is sometimes not woken when the iterator is dropped
-    (TensorFlow 2.21: 8 of 20 iterators, each 2 s old). The program then hangs until the thread wakes up by
-    itself.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return made.with_options(options)

@@ -1,27 +1,27 @@
 """TFRecords in a fixed order: fast, or without the records that cannot be used.
 
 `fast` is TensorFlow's reader, which stops at the first damage with an error that does not report the file.
-`careful` reads the same records in the same order, each with its file and number. If a file ends early, it
-checks the file's framing (`FileReading`), records the damage (`BadRecords`), and continues if possible. Bad
-records either stop the run, or are skipped and counted.
+`careful` reads the same records in the same order in Python, each with its file and number. It checks each
+record, notes bad ones (`BadRecords`), and continues if possible. Bad records either stop the run, or are
+skipped and counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.lib.io.tf_record import tf_record_random_reader  # has no public name
 
-from gputopo.launch.data.examples import wrong_fields, wrong_picture
+from gputopo.launch.data.examples import wrong_fields
 from gputopo.launch.data.folder import bad_record
-from gputopo.launch.data.tfrecords import Framing, walk, wrong_record
+from gputopo.launch.data.tfrecords import walk
 from gputopo.values.errors import InputError
 
 Dataset = Any
 Tensor = Any
 Policy = Literal["stop", "skip"]
-END = -1  # replaces a record's number
 FILES_AT_ONCE = 10  # files read in parallel, as in tf_cnn_benchmarks
 _READ_BYTES = 1 << 20  # size of one read
 # Bad records are read again in each pass. After this many passes without a whole batch, few records are good.
@@ -79,66 +79,6 @@ class BadRecords:
         return self.error
 
 
-class FileReading:
-    """A careful reading: where to continue each file. Two threads must not use it for one file at once."""
-
-    def __init__(self, bad: BadRecords) -> None:
-        self._bad = bad
-        self._starts: dict[Path, int] = {}
-        self._framings: dict[Path, Framing] = {}
-
-    def ask(self, question: str, *given: Any, dtype: Any = tf.bool) -> Tensor:
-        """Return an op that calls a method of this reading, with strings as bytes."""
-        answer = tf.numpy_function(getattr(self, question), list(map(tf.convert_to_tensor, given)), dtype)
-        answer.set_shape(())
-        return answer
-
-    def next_start(self, name: bytes) -> np.int64:
-        """Return the record to continue at, or END. After END the file's next reading starts at 0 again."""
-        path = _path(name)
-        start = self._starts.setdefault(path, 0)
-        if start == 0:
-            try:
-                path.open("rb").close()  # TensorFlow would retry forever
-            except OSError as error:
-                self._bad.note(path, 0, f"the file cannot be read: {error.strerror}")
-                start = END
-        if start == END:
-            del self._starts[path]
-        return np.int64(start)
-
-    def reached(self, name: bytes, number: np.int64) -> np.bool_:
-        """Record that the reading of a file ended before record `number`; return False.
-
-        Raises InputError if the file does not end there and the policy is to stop.
-        """
-        path, at = _path(name), int(number)
-        framing = self._framings.get(path) or walk(path)
-        self._framings[path] = framing
-        if at < framing.records:
-            self._starts[path] = at + 1
-            self._bad.note(path, at, wrong_record(path, at))
-        else:
-            self._starts[path] = END
-            if framing.damage is not None:
-                self._bad.note(path, framing.records, framing.damage)
-        return np.bool_(False)
-
-    def wrong_label(
-        self, name: bytes, number: np.int64, record: bytes, low: np.int64, high: np.int64
-    ) -> np.bool_:
-        """Record a bad label; return False. `low`, `high`: valid range as stored. Raises as `reached`."""
-        stored = wrong_fields(record)
-        why = stored if isinstance(stored, str) else f"its label {stored} is not between {low} and {high}"
-        self._bad.note(_path(name), int(number), why)
-        return np.bool_(False)
-
-    def wrong_picture(self, name: bytes, number: np.int64, record: bytes) -> np.bool_:
-        """Record that a record's image cannot be decoded; return False. Raises as `reached`."""
-        self._bad.note(_path(name), int(number), wrong_picture(record))
-        return np.bool_(False)
-
-
 def fast(paths: Sequence[Path], order: Dataset) -> Dataset:
     """Make a dataset of the records of the files. `order`: a dataset of file numbers."""
     names = tf.constant([str(path) for path in paths])
@@ -149,38 +89,80 @@ def fast(paths: Sequence[Path], order: Dataset) -> Dataset:
     return _in_parallel(order, of, len(paths))
 
 
-def careful(paths: Sequence[Path], order: Dataset, care: FileReading) -> Dataset:
-    """Make a dataset of (file, number of the record in it, record) in the same order; record bad records."""
-    names = tf.constant([str(path) for path in paths])
+def careful(paths: Sequence[Path], order: Dataset, bad: BadRecords, labels: tuple[int, int]) -> Dataset:
+    """Make a dataset of (file, number of the record in it, record) in the same order, without bad records.
+
+    `labels`: the lowest and the highest valid label, as stored. Images are not decoded. Bad records are noted
+    in `bad`, which may raise InputError.
+    """
+    low, high = labels
+
+    def good(file: np.int64) -> Iterator[tuple[np.int64, int, bytes]]:
+        path = paths[int(file)]
+        for number, record in _readable(path, bad):
+            label = wrong_fields(record)
+            if isinstance(label, str):
+                bad.note(path, number, label)
+            elif not low <= label <= high:
+                bad.note(path, number, f"its label {label} is not between {low} and {high}")
+            else:
+                yield file, number, record
+
+    numbers = tf.TensorSpec((), tf.int64)
+    signature = (numbers, numbers, tf.TensorSpec((), tf.string))
 
     def of(file: Tensor) -> Dataset:
-        name = names[file]
-
-        # A file is read in one stretch, plus one stretch after each skipped record.
-        def stretch(start: Tensor) -> Dataset:
-            records = tf.data.TFRecordDataset(name, buffer_size=_READ_BYTES).skip(start)
-            # An empty record, which is not an example, marks the end of the readable part.
-            read = records.ignore_errors().concatenate(tf.data.Dataset.from_tensors(""))
-            return read.enumerate(start).filter(is_example)
-
-        def is_example(number: Tensor, record: Tensor) -> Tensor:
-            return tf.cond(
-                tf.strings.length(record) > 0, lambda: True, lambda: care.ask("reached", name, number)
-            )
-
-        def next_start(_: Tensor) -> Tensor:
-            return care.ask("next_start", name, dtype=tf.int64)
-
-        starts = tf.data.Dataset.counter().map(next_start).take_while(lambda start: start > END)
-        return starts.flat_map(stretch).map(lambda number, record: (file, number, record))
+        return tf.data.Dataset.from_generator(good, args=(file,), output_signature=signature)
 
     return _in_parallel(order, of, len(paths))
 
 
-def _in_parallel(order: Dataset, of: Any, files: int) -> Dataset:
+def _readable(path: Path, bad: BadRecords) -> Iterator[tuple[int, bytes]]:
+    """Yield the records of a file that TensorFlow can read, with their numbers. The others are noted."""
+    try:
+        framing = walk(path)  # TensorFlow would retry forever to open a file that cannot be opened
+    except OSError as error:
+        bad.note(path, 0, f"the file cannot be read: {error.strerror}")
+        return
+    # Not a dataset: its iterator needs threads of the pool whose threads would wait for it here.
+    reader = tf_record_random_reader(str(path))
+    offset = 0
+    for number in range(framing.records):
+        try:
+            record, offset = reader.read(offset)
+        except tf.errors.DataLossError:
+            bad.note(path, number, "its checksum does not match its bytes")
+            offset = walk(path, max_records=number + 1).bytes
+        else:
+            if record:
+                yield number, record
+            else:
+                bad.note(path, number, "it is empty")
+    if framing.damage is not None:
+        bad.note(path, framing.records, framing.damage)
+
+
+def _in_parallel(order: Dataset, of: Callable[[Tensor], Dataset], files: int) -> Dataset:
     at_once = min(files, FILES_AT_ONCE)
     return order.interleave(of, cycle_length=at_once, num_parallel_calls=at_once, deterministic=True)
 
 
-def _path(name: bytes) -> Path:
-    return Path(name.decode())
+def with_threads(made: Dataset, threads: int) -> Dataset:
+    """Return the dataset with a private thread pool. Its order stays deterministic."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    options.deterministic = True
+    return made.with_options(options)
+
+
+def untuned(made: Dataset) -> Dataset:
+    """Return the dataset without tf.data's autotuning thread.
+
+    All parameters of gputopo's pipelines are fixed, so there is nothing to tune. The thread sleeps for as
+    long as the pipeline has run, up to a minute, and is sometimes not woken when the iterator is dropped
+    (TensorFlow 2.21: 8 of 20 iterators, each 2 s old). The program then hangs until the thread wakes up by
+    itself.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return made.with_options(options)

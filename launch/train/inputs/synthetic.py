@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import host_of
 from gputopo.launch.models.layers import Stream, TowerRows, integers, normal
 from gputopo.launch.train.inputs.fed import (
     FAILURES,
@@ -19,10 +20,9 @@ from gputopo.launch.train.inputs.fed import (
     signature_of,
     staged,
 )
-from gputopo.launch.train.inputs.pipeline import untuned
+from gputopo.launch.train.inputs.records import untuned
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, own_rows
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.values.run.device_names import host_of
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
@@ -39,7 +39,7 @@ class SyntheticSource(InputSource):
             made = examples(model, rows, seed=spec.seed, data_format=spec.data_format)
             with tf.device(device.device):
                 self._examples[device.tower] = [
-                    tf.Variable(one, trainable=False, name="input") for one in made
+                    tf.Variable(tensor, trainable=False, name="input") for tensor in made
                 ]
 
     def describe(self) -> Mapping[str, Fact]:

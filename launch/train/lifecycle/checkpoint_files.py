@@ -7,7 +7,6 @@ is JSON in the member `checkpoint.json`. The zip's CRC-32 of every member detect
 |------------------------------|--------------------------------------------------------------------|
 | variables/PLACE/NAME         | a trained variable; one place, or one per tower if independent     |
 | slots/PLACE/NAME/NUMBER      | the optimizer's state for this variable                            |
-| shared/PLACE/NUMBER          | the optimizer's state for all variables together                   |
 | state/PLACE/NAME             | moving statistics                                                  |
 | scale/NUMBER                 | the state of an automatic loss scale                               |
 """
@@ -30,29 +29,23 @@ from gputopo.launch.train.lifecycle.folders import DiskError, require_empty, req
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.spec import Lifecycle, RunSpec
-from gputopo.workload import workloads
+from gputopo.workload import require_workload, workload_names
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
 # RuntimeError: raised if a flipped bit means "encrypted" or an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
-_OPTIMIZERS = {"gputopo": "of gputopo's own optimizer", "keras": "of Keras's optimizer (--strategy kuza55)"}
 
 Array = np.ndarray[Any, Any]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
-    """Describes the run that a checkpoint is from.
-
-    `optimizer_of`: the program whose optimizer was used. Older versions used Keras's with `--strategy
-    kuza55`, whose arrays have the same shapes but other meanings.
-    """
+    """Describes the run that a checkpoint is from."""
 
     steps: int = 0  # steps trained so far
     model: str
     classes: int
     optimizer: str
-    optimizer_of: str = "gputopo"
     variable_update: str
     places: int = 1  # number of sets of variables
     seed: int
@@ -92,17 +85,12 @@ class Checkpoint:
             raise _damaged(self.path, error) from error
 
 
-def path_of(folder: Path, steps: int) -> Path:
-    """Return the path of the checkpoint after `steps` steps."""
-    return folder / f"checkpoint-{steps:08d}.npz"
-
-
 def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> Checkpoint:
     """Write a checkpoint atomically: to a temporary file, then fsync, then rename.
 
     Raises DiskError if it cannot be written; earlier checkpoints are not changed.
     """
-    path = path_of(folder, header.steps)
+    path = folder / f"checkpoint-{header.steps:08d}.npz"
     with _replacing(path) as stream, zipfile.ZipFile(stream, "w", allowZip64=True) as file:
         shapes, finite = {}, True
         for name, array in arrays:
@@ -122,8 +110,8 @@ def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tup
     are files with numbers that are not finite, because training from them would never give finite ones.
     Without `verify` only headers are read. Raises InputError if the folder cannot be read.
     """
-    found, damaged = _read_headers(folder)
-    for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
+    checkpoints, damaged = _read_headers(folder)
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.header.steps, reverse=True):
         try:
             if not checkpoint.header.finite:
                 raise _unusable(checkpoint.path, "has numbers that are not finite")
@@ -144,21 +132,21 @@ def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | Non
     if a new run would write into a folder with checkpoints of an earlier run.
     """
     folder = Path(saved.checkpoints or ".")
-    found, remarks = newest(folder, verify=verify)
+    checkpoint, remarks = newest(folder, verify=verify)
     resumes = saved.resume or saved.resume_or_start
-    if found is None and remarks and resumes:
+    if checkpoint is None and remarks and resumes:
         raise _all_damaged(remarks)
-    if found is None and saved.resume and not saved.resume_or_start:
+    if checkpoint is None and saved.resume and not saved.resume_or_start:
         raise InputError(
             f"there is no checkpoint in {folder} to resume",
             "give the folder of a run's checkpoints, or start from the beginning with --resume auto",
         )
-    if found is not None and not resumes:
+    if checkpoint is not None and not resumes:
         raise UsageError(
-            f"{folder} already holds a checkpoint of step {found.header.steps}",
+            f"{folder} already holds a checkpoint of step {checkpoint.header.steps}",
             "continue from it with --resume, or use another folder with --checkpoints",
         )
-    return found, remarks
+    return checkpoint, remarks
 
 
 def to_evaluate(
@@ -170,17 +158,17 @@ def to_evaluate(
     the model.
     """
     folder = Path(spec.lifecycle.checkpoints or ".")
-    found, remarks = newest(folder, verify=verify)
-    if found is None and remarks:
+    checkpoint, remarks = newest(folder, verify=verify)
+    if checkpoint is None and remarks:
         raise _all_damaged(remarks)
-    if found is None:
+    if checkpoint is None:
         raise InputError(
             f"there is no checkpoint in {folder}",
             "give the folder of a run's checkpoints with --checkpoints",
         )
-    known = _classes(spec, found) if classes is None else classes
-    require_same(found, msgspec.structs.replace(found.header, model=spec.model, classes=known))
-    return found, remarks
+    known = _classes(spec, checkpoint) if classes is None else classes
+    require_same(checkpoint, msgspec.structs.replace(checkpoint.header, model=spec.model, classes=known))
+    return checkpoint, remarks
 
 
 def require_files(spec: RunSpec) -> None:
@@ -203,9 +191,9 @@ def require_files(spec: RunSpec) -> None:
     if saved.export is not None:
         require_empty(Path(saved.export))
     if saved.checkpoints is not None:
-        found, _ = to_begin(saved, verify=False)
-        if found is not None:
-            require_same(found, header_of(spec, _classes(spec, found)))
+        checkpoint, _ = to_begin(saved, verify=False)
+        if checkpoint is not None:
+            require_same(checkpoint, header_of(spec, _classes(spec, checkpoint)))
 
 
 def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
@@ -222,10 +210,10 @@ def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
     )
 
 
-def _classes(spec: RunSpec, found: Checkpoint) -> int:
+def _classes(spec: RunSpec, checkpoint: Checkpoint) -> int:
     """Return the model's number of classes, or the checkpoint's if the model would have to be built."""
-    known = spec.model in workloads.names()
-    return workloads.require(spec.model).classes if known else found.header.classes
+    known = spec.model in workload_names()
+    return require_workload(spec.model).classes if known else checkpoint.header.classes
 
 
 def _all_damaged(damaged: Sequence[str]) -> InputError:
@@ -241,11 +229,11 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     Checkpoints with non-finite numbers are counted separately, so that they do not replace good ones. Damaged
     and other files are kept. Returns the removed checkpoints.
     """
-    found, _ = _read_headers(folder)
-    ordered = sorted(found, key=lambda one: one.header.steps, reverse=True)
+    checkpoints, _ = _read_headers(folder)
+    ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.header.steps, reverse=True)
     removed = []
     for finite in (True, False):
-        of_a_kind = [one for one in ordered if one.header.finite == finite]
+        of_a_kind = [checkpoint for checkpoint in ordered if checkpoint.header.finite == finite]
         for checkpoint in of_a_kind[max(keep, 1) :]:
             checkpoint.path.unlink(missing_ok=True)
             removed.append(checkpoint.path)
@@ -254,34 +242,33 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     return tuple(removed)
 
 
-def require_same(found: Checkpoint, wanted: Header) -> None:
+def require_same(checkpoint: Checkpoint, wanted: Header) -> None:
     """Raise InputError with the differences if a run with the header `wanted` cannot use a checkpoint."""
-    header = found.header
+    header = checkpoint.header
     compared = [
         ("the model", header.model, wanted.model),
         ("the number of classes", header.classes, wanted.classes),
         ("the optimizer", header.optimizer, wanted.optimizer),
-        ("the state", _OPTIMIZERS[header.optimizer_of], _OPTIMIZERS[wanted.optimizer_of]),
     ]
     if header.alone or wanted.alone:
         compared.append(("", _towers(header), _towers(wanted)))
     differs = [f"{what} {was}, not {now}".lstrip() for what, was, now in compared if was != now]
     if differs:
         raise InputError(
-            f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)} "
+            f"{checkpoint.path} is a checkpoint of another run: it has {'; '.join(differs)} "
             f"({header.parameters:,} parameters)",
             "use the same options as for the checkpoint, or use another folder with --checkpoints",
         )
 
 
-def require_shapes(found: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
+def require_shapes(checkpoint: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
     """Raise InputError if an array is missing in a checkpoint or has another shape."""
     for name, shape in wanted.items():
-        stored = found.header.arrays.get(name)
+        stored = checkpoint.header.arrays.get(name)
         if stored != shape:
             has = "nothing" if stored is None else f"shape {list(stored)}"
             raise InputError(
-                f"{found.path} is a checkpoint of another model: "
+                f"{checkpoint.path} is a checkpoint of another model: "
                 f"for {name} of shape {list(shape)} it has {has}",
                 "use the model and the number of classes of the checkpoint",
             )
@@ -298,7 +285,7 @@ def names_of(plain: Sequence[str]) -> list[str]:
 
 
 def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
-    found, damaged = [], []
+    checkpoints, damaged = [], []
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".npz")
     except FileNotFoundError:
@@ -309,22 +296,14 @@ def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
         ) from error
     for path in paths:
         try:
-            header = _header(path)
+            with zipfile.ZipFile(path) as file:
+                if HEADER in file.namelist():  # else it is another .npz
+                    header = schema.decode(file.read(HEADER), Header, origin=str(path))
+                    checkpoints.append(Checkpoint(path, header))
         except (*_DAMAGE, OSError) as error:
             if _NAME.fullmatch(path.name):
                 damaged.append(_damaged(path, error))
-            continue
-        if header is not None:
-            found.append(Checkpoint(path, header))
-    return found, damaged
-
-
-def _header(path: Path) -> Header | None:
-    """Read the header. Return None if the .npz is not a gputopo checkpoint."""
-    with zipfile.ZipFile(path) as file:
-        if HEADER not in file.namelist():
-            return None
-        return schema.decode(file.read(HEADER), Header, origin=str(path))
+    return checkpoints, damaged
 
 
 def _towers(header: Header) -> str:

@@ -12,12 +12,11 @@ from gputopo import __version__
 from gputopo.launch.models.model import Model
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle import folders
-from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
-from gputopo.launch.train.stepper import Stepper
-from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
+from gputopo.launch.train.lifecycle.checkpoint_files import Checkpoint, Header
+from gputopo.launch.train.stepper import Emit, Stepper
+from gputopo.values.run.events import CheckpointSaved, Noticed, PhaseBegun, Resumed
 from gputopo.values.run.spec import RunSpec
 
-Emit = Callable[[Event], None]
 Copies = dict[str, list[Any]]  # by name of an array: the variables that hold its value
 
 
@@ -44,15 +43,19 @@ class Checkpoints:
         resumes = saved.resume or saved.resume_or_start
         if self._folder is not None:
             folders.require_writable(self._folder)
-            found, remarks = files.to_begin(saved)
+            checkpoint, remarks = files.to_begin(saved)
             for remark in remarks:
                 self._notice(remark)
-            if found is not None:
-                trained = self._resume(found)
+            if checkpoint is not None:
+                trained = self._resume(checkpoint)
             elif resumes:
                 self._notice(f"There is no checkpoint in {self._folder}: training starts from the beginning.")
         if self._step.from_first is not None and resumes:
-            return self._share(self._step.from_first, trained)
+            # Processes of other hosts read no checkpoint: they get rank 0's variables and start.
+            share(self._saved_variables(), self._step.from_first)
+            (place,) = self._step.from_first([tf.constant((trained, *self._begun), tf.int64)])
+            trained, *begun = (int(number) for number in place.numpy())
+            self._step.source.start_at(*begun)
         return trained
 
     def save_if_due(self, steps: int) -> None:
@@ -70,7 +73,8 @@ class Checkpoints:
             return
         self._emit(PhaseBegun(time_s=time.time(), phase="checkpoint"))
         began = time.perf_counter()
-        written = files.write(self._folder, self._header(steps), self._values())
+        arrays = ((name, variables[0].numpy()) for name, variables in self._saved_variables().items())
+        written = files.write(self._folder, self._header(steps), arrays)
         removed = files.prune(self._folder, self._spec.lifecycle.keep_checkpoints)
         self._saved = steps
         self._emit(
@@ -84,16 +88,16 @@ class Checkpoints:
             )
         )
 
-    def _resume(self, found: Checkpoint) -> int:
-        header = found.header
-        files.require_same(found, self._header(header.steps))
+    def _resume(self, checkpoint: Checkpoint) -> int:
+        header = checkpoint.header
+        files.require_same(checkpoint, self._header(header.steps))
         copies, scale = self._copies(), _scale(self._step)
-        files.require_shapes(found, _shapes(copies))
+        files.require_shapes(checkpoint, _shapes(copies))
         if scale.keys() <= header.arrays.keys():
             copies |= scale
         else:
             self._notice("The checkpoint has no automatic loss scale: it starts from its initial value.")
-        _restore(found, copies)
+        _restore(checkpoint, copies)
         self._step.placement.reset_buffers()
         if self._spec.exchange.staged or self._spec.exchange.relaxed:
             self._notice(
@@ -110,16 +114,8 @@ class Checkpoints:
                 f"{self._spec.seed}: the result differs from an uninterrupted run."
             )
         self._saved = header.steps
-        self._emit(Resumed(time_s=time.time(), path=str(found.path), steps=header.steps))
+        self._emit(Resumed(time_s=time.time(), path=str(checkpoint.path), steps=header.steps))
         return header.steps
-
-    def _share(self, from_first: Callable[[Iterable[Any]], list[Any]], trained: int) -> int:
-        """Send rank 0's variables and start to the processes of other hosts, which read no checkpoint."""
-        share({**self._copies(), **_scale(self._step)}, from_first)
-        (place,) = from_first([tf.constant((trained, *self._begun), tf.int64)])
-        trained, *begun = (int(number) for number in place.numpy())
-        self._step.source.start_at(*begun)
-        return trained
 
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))
@@ -132,21 +128,15 @@ class Checkpoints:
 
     def _copies(self) -> Copies:
         copies = variables_of(self._model, self._spec, self._step.placement)
-        names = files.names_of([one.name for one in self._model.variables])
-        own = self._step.own_slots
+        names = files.names_of([variable.name for variable in self._model.variables])
         for place, slots in _sets(self._spec, self._step.slots):
             for name, *of_places in zip(names, *slots, strict=True):
-                for number, same in enumerate(zip(*(one[:own] for one in of_places), strict=True)):
+                for number, same in enumerate(zip(*of_places, strict=True)):
                     copies[f"slots/{place}/{name}/{number}"] = list(same)
-            # Every device has a copy of these; one is saved, as checkpoints do not depend on the devices.
-            shared = [one[own:] for of_place in slots for one in of_place if len(one) > own]
-            for number, same in enumerate(zip(*shared, strict=True)):
-                copies[f"shared/{place}/{number}"] = list(same)
         return copies
 
-    def _values(self) -> Iterator[tuple[str, Array]]:
-        for name, variables in {**self._copies(), **_scale(self._step)}.items():
-            yield name, variables[0].numpy()
+    def _saved_variables(self) -> Copies:
+        return {**self._copies(), **_scale(self._step)}
 
 
 def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Checkpoint, list[str]]:
@@ -155,14 +145,14 @@ def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Ch
     Returns the checkpoint and remarks. If it holds separate trainings, the first one is loaded.
     Raises InputError if there is no checkpoint, or it is from another model.
     """
-    found, damaged = files.to_evaluate(spec, model.classes)
-    remarks, header = list(damaged), found.header
+    checkpoint, damaged = files.to_evaluate(spec, model.classes)
+    remarks, header = list(damaged), checkpoint.header
     if header.alone and header.places > 1:
         remarks.append(f"The checkpoint holds {header.places} separate trainings: the first is evaluated.")
     copies = variables_of(model, spec, placement, together=True)
-    files.require_shapes(found, _shapes(copies))
-    _restore(found, copies)
-    return found, remarks
+    files.require_shapes(checkpoint, _shapes(copies))
+    _restore(checkpoint, copies)
+    return checkpoint, remarks
 
 
 def share(copies: Copies, from_first: Callable[[Iterable[Any]], list[Any]]) -> None:
@@ -185,7 +175,7 @@ def variables_of(model: Model, spec: RunSpec, placement: Any, *, together: bool 
         ("variables", model.variables, placement.places),
         ("state", model.state, placement.states),
     ):
-        names = files.names_of([one.name for one in specs])
+        names = files.names_of([spec.name for spec in specs])
         for place, sets in _sets(spec, places, together=together):
             for name, *same in zip(names, *sets, strict=True):
                 copies[f"{kind}/{place}/{name}"] = list(same)
@@ -205,15 +195,15 @@ def _sets(
 
 def _scale(step: Stepper) -> Copies:
     scales = [] if step.scale is None else step.scale.variables
-    return {f"scale/{number}": [one] for number, one in enumerate(chain.from_iterable(scales))}
+    return {f"scale/{number}": [variable] for number, variable in enumerate(chain.from_iterable(scales))}
 
 
 def _shapes(copies: Copies) -> dict[str, tuple[int, ...]]:
     return {name: tuple(variables[0].shape) for name, variables in copies.items()}
 
 
-def _restore(found: Checkpoint, copies: Copies) -> None:
-    for name, array in found.arrays():
+def _restore(checkpoint: Checkpoint, copies: Copies) -> None:
+    for name, array in checkpoint.arrays():
         for variable in copies.get(name, ()):
             with tf.device(variable.device):
                 variable.assign(array)

@@ -5,7 +5,7 @@ Passes run in inference mode: norms use moving statistics; there is no dropout, 
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,12 +25,11 @@ from gputopo.launch.train.marks import HostMarks, clock
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.trial_step import require_gpus
-from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped, VariableSets
 from gputopo.launch.train.towers import TOP, TowerMath, hits
 from gputopo.launch.train.training import NO_START, WorkerStart, built, observers
 from gputopo.values.run.events import (
     Evaluated,
-    Event,
     Noticed,
     PhaseBegun,
     Resumed,
@@ -39,7 +38,6 @@ from gputopo.values.run.events import (
 from gputopo.values.run.spec import Exchange, RunSpec
 
 Tensor = Any
-Emit = Callable[[Event], None]
 
 
 def measure_input(
@@ -72,8 +70,9 @@ class _InputLoop(Loop):
     def _first_step(self, number: int) -> None:
         self._one(number)
 
-    def _event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
-        return msgspec.structs.replace(super()._event(number, seconds, outcome), global_step=None)
+    def step_event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
+        """Return the event of a step, in which nothing is trained."""
+        return msgspec.structs.replace(super().step_event(number, seconds, outcome), global_step=None)
 
 
 class Arrival(Stepper):
@@ -169,9 +168,13 @@ class ForwardStep(GraphStep):
             for groups in tower_groups(self.spec):
                 start = [begin]
                 for numbers in groups:
-                    group = [self._tower(tower, number, fed, start) for tower in numbers]
-                    start = [marks for _, marks in group]
-                    towers += group
+                    begun = len(towers)
+                    for tower in numbers:
+                        _, _, (loss, count, right), marks = self.passed(tower, number, fed, start)
+                        with tf.device(HOST):
+                            row = tf.cast(tf.concat([[loss, count], right], axis=0), tf.float64)
+                        towers.append((row, marks))
+                    start = [marks for _, marks in towers[begun:]]
             with tf.device(HOST):
                 rows = tf.stack([tf.concat([*tower, of_host], axis=0) for tower in towers])  # [towers, 9]
                 rows = rows if self.hosts is None else self.hosts.of_all_towers(rows)
@@ -190,14 +193,6 @@ class ForwardStep(GraphStep):
         loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
         loss /= tf.maximum(count, 1.0)
         return [logits], (loss, count, hits(self._model, logits, labels))
-
-    def _tower(
-        self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Build one tower: return [loss, number of examples, two hits], and its marks [3]."""
-        _, _, (loss, count, right), marks = self.passed(tower, number, fed, start)
-        with tf.device(HOST):
-            return tf.cast(tf.concat([[loss, count], right], axis=0), tf.float64), marks
 
 
 def pass_forward(
@@ -231,13 +226,13 @@ def evaluate(
     Uses all examples of the data, or the spec's number of batches on every device. Raises InputError if there
     is no checkpoint, or it is from another model. Processes of other hosts get the variables from rank 0.
     """
-    found = None
+    checkpoint = None
     with built(partial(ForwardStep, strategy=strategy), model, spec, emit, start) as step:
         if not spec.rank:
-            found, remarks = load_for_evaluation(model, spec, step.placement)
+            checkpoint, remarks = load_for_evaluation(model, spec, step.placement)
             for remark in remarks:
                 emit(Noticed(time_s=time.time(), says=remark))
-            emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
+            emit(Resumed(time_s=time.time(), path=str(checkpoint.path), steps=checkpoint.header.steps))
         if step.from_first is not None:
             share(variables_of(model, spec, step.placement, together=True), step.from_first)
         emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
@@ -251,8 +246,8 @@ def evaluate(
         left_out = None if ended else tally.left_out(step.source.images_per_epoch)
         if left_out is not None:
             emit(Noticed(time_s=time.time(), says=left_out))
-    if found is not None:
-        emit(tally.evaluated(model, spec, steps=found.header.steps, checkpoint=str(found.path)))
+    if checkpoint is not None:
+        emit(tally.evaluated(model, spec, steps=checkpoint.header.steps, checkpoint=str(checkpoint.path)))
     return step.placement
 
 

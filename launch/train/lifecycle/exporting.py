@@ -11,7 +11,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,11 @@ from gputopo.launch.train.lifecycle.folders import (
 )
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.stepper import VariableSets
+from gputopo.launch.train.stepper import Emit, VariableSets
 from gputopo.values import schema
-from gputopo.values.run.events import Event, Exported, Noticed, PhaseBegun
+from gputopo.values.run.events import Exported, Noticed, PhaseBegun
 from gputopo.values.run.spec import RunSpec
 
-Emit = Callable[[Event], None]
 Array = np.ndarray[Any, Any]
 _ANY = -1  # any number of rows
 
@@ -136,8 +135,8 @@ def serving(model: Model, weights: Sequence[Array], state: Sequence[Array]) -> A
     def serve(images: Any) -> dict[str, Any]:  # [n, h, w, c]
         rows = TowerRows(0, _ANY, Stream(0, 0))
         passed = model.forward(
-            [one.read_value() for one in module.weights],
-            [one.read_value() for one in module.statistics],
+            [weight.read_value() for weight in module.weights],
+            [variable.read_value() for variable in module.statistics],
             images,
             rows,
             "NHWC",

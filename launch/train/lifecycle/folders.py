@@ -10,6 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import psutil
+
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
 
 _TEMPORARY = re.compile(r"\.export-(?P<pid>[1-9]\d{0,8})")
@@ -74,7 +76,11 @@ def temporary_in(folder: Path) -> Path:
 def require_empty(folder: Path) -> None:
     """Remove the remains of killed exports from a folder. Raises UsageError if it is not empty then."""
     for path in folder.iterdir():
-        if _abandoned(path):
+        temporary = _TEMPORARY.fullmatch(path.name)
+        # In a container its PID may now be this process's own.
+        if temporary and (
+            int(temporary["pid"]) == os.getpid() or not psutil.pid_exists(int(temporary["pid"]))
+        ):
             shutil.rmtree(path, ignore_errors=True)
     if any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty", "use a new folder with --export")
@@ -94,21 +100,3 @@ def move_all(source: Path, target: Path) -> None:
         for path in moved:
             path.rename(source / path.name)
         raise
-
-
-def _abandoned(path: Path) -> bool:
-    found = _TEMPORARY.fullmatch(path.name)
-    return found is not None and not _runs(int(found["pid"]))
-
-
-def _runs(pid: int) -> bool:
-    """Return whether another process has this PID. In a container it may now be this process's own PID."""
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)  # only checks, sends no signal
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process
-        return True
-    return True

@@ -1,19 +1,18 @@
 """Profiles of chosen steps, written for TensorBoard."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
 
-from gputopo.launch.train.op_errors import disk_reason
-from gputopo.launch.train.stepper import Observer, StepOutcome
+from gputopo.launch.train.op_errors import disk_reason, first_line
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.events import Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.values.run.events import Noticed, PhaseBegun, Step, Traced
 from gputopo.values.run.spec import RunSpec
 
 _HOST_LEVEL = 2  # every op; level 1 skips most ops, level 3 is for developers of TensorFlow
-Emit = Callable[[Event], None]
 
 
 class Tracer(Observer):
@@ -45,7 +44,8 @@ class Tracer(Observer):
             )
         except (AttributeError, ImportError, tf.errors.OpError) as error:
             self._broken = True
-            self._notice(f"No trace: this TensorFlow has no working profiler ({_first_line(error)}).")
+            reason = first_line(str(error)) or type(error).__name__
+            self._notice(f"No trace: this TensorFlow has no working profiler ({reason}).")
             return
         self._running = folder
 
@@ -93,8 +93,3 @@ def _named(steps: Iterable[int]) -> str:
     """Return a text for steps, such as `step 1` or `steps 3-5`."""
     numbers = set(steps)
     return f"step{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]

@@ -11,14 +11,16 @@ import tensorflow as tf
 
 from gputopo.launch.train.placement.devices import HOST, home, settle
 from gputopo.launch.train.placement.partitioning import UNIT, by_host, chunk_sizes, owners_of, starts_of
-from gputopo.topology.hops import Groups, halves, leaders_of
+from gputopo.topology import Groups
 from gputopo.values.errors import HardwareError
-from gputopo.workload.spreading import MIN_CHUNK
+from gputopo.workload import MIN_CHUNK
 
 Array = np.ndarray[Any, Any]
 Tensor = Any
 
-Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
+Gradients = Sequence[Sequence[Tensor]]
+"""[variable][tower] for a reduction, [tower][variable] elsewhere."""
+Reducer = Callable[[Gradients], list[list[Tensor]]]
 """[variable][tower] -> the sums, [variable][tower]. May be built into several graphs.
 
 Inputs and sums are on the towers' devices. All towers get bitwise identical sums.
@@ -34,9 +36,14 @@ _BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11
 _ROWS = 2 * MIN_CHUNK
 
 
-def unreduced(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+def unreduced(gradients: Gradients) -> list[list[Tensor]]:
     """Return the gradients unchanged: a `Reducer` for one device."""
     return [list(values) for values in gradients]
+
+
+def transposed(rows: Gradients) -> list[list[Tensor]]:
+    """Swap rows and columns: [tower][variable] and [variable][tower]."""
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def add(values: Sequence[Tensor]) -> Tensor:
@@ -50,6 +57,10 @@ def on(device: str, value: Tensor) -> Tensor:
         return tf.identity(value)
 
 
+class WrongSumError(HardwareError):
+    """A reduction returned a wrong sum."""
+
+
 def self_test(
     reducer: Reducer,
     name: str,
@@ -61,16 +72,16 @@ def self_test(
 ) -> None:
     """Check every sum of `probe_sums`.
 
-    Raises HardwareError with the wrong sum. The test is needed because HierarchicalCopyAllReduce of
+    Raises WrongSumError. The test is needed because HierarchicalCopyAllReduce of
     TensorFlow 2.21 silently loses one device's gradients if the number of devices is odd.
     """
     sums, expected = probe_sums(reducer, devices, transfer, first=first, towers=towers)
-    for device, found in zip(devices, sums, strict=True):
-        if not np.array_equal(found, expected):
-            wrong = tuple(np.argwhere(found != expected)[0])
-            raise HardwareError(
+    for device, got in zip(devices, sums, strict=True):
+        if not np.array_equal(got, expected):
+            wrong = tuple(np.argwhere(got != expected)[0])
+            raise WrongSumError(
                 f"the reduction '{name}' is wrong on {device}: "
-                f"it adds up to {found[wrong]:.0f}, not {expected[wrong]:.0f}",
+                f"it adds up to {got[wrong]:.0f}, not {expected[wrong]:.0f}",
                 "try --variable-update parameter_server, and check the links with 'gputopo inspect'",
             )
 
@@ -119,12 +130,7 @@ def copy(devices: Sequence[str]) -> Reducer:
     If a variable is larger than a fair share, each GPU adds a part of it (`owners_of`).
     Transfers for each variable or part: n - 1 copies to its device and n - 1 from it.
     """
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        owners = owners_of([values[0].shape.num_elements() for values in gradients], devices)
-        return [_shuffle(values, devices, gather) for values, gather in zip(gradients, owners, strict=True)]
-
-    return reduce
+    return _gathered(devices, lambda sizes: owners_of(sizes, devices))
 
 
 def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
@@ -132,11 +138,7 @@ def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
 
     Transfers for each variable: n copies to the host and n from it. A chunk is added as soon as it arrives.
     """
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        return [_shuffle(values, devices, [HOST] * parts) for values in gradients]
-
-    return reduce
+    return _gathered(devices, lambda sizes: [[HOST] * parts] * len(sizes))
 
 
 def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
@@ -146,11 +148,35 @@ def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
     device and n - 1 from it.
     """
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def gather(sizes: Sequence[int]) -> list[list[str]]:
+        turns = itertools.cycle(devices)
+        return [list(itertools.islice(turns, parts)) for _ in sizes]
+
+    return _gathered(devices, gather)
+
+
+def _gathered(devices: Sequence[str], gather: Callable[[Sequence[int]], Sequence[Sequence[str]]]) -> Reducer:
+    """Add each part of each variable on one device, and copy the sums back.
+
+    `gather`: returns the devices of the parts of each variable, from the variables' sizes in elements.
+    """
+
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         sums = []
-        for number, values in enumerate(gradients):
-            gather = [devices[(number * parts + part) % len(devices)] for part in range(parts)]
-            sums.append(_shuffle(values, devices, gather))
+        parts_on = gather([values[0].shape.num_elements() for values in gradients])
+        for values, owners in zip(gradients, parts_on, strict=True):
+            sizes = chunk_sizes(values[0].shape.num_elements(), len(owners), MIN_CHUNK, UNIT)
+            if len(sizes) == 1:
+                with tf.device(owners[0]):
+                    total = add(values)
+                sums.append([on(device, total) for device in devices])
+                continue
+            cut = [cut_on(device, value, sizes) for device, value in zip(devices, values, strict=True)]
+            totals = []
+            for part, owner in zip(range(len(sizes)), owners, strict=False):
+                with tf.device(owner):
+                    totals.append(add([of_tower[part] for of_tower in cut]))
+            sums.append([join_on(device, totals, values[0].shape) for device in devices])
         return sums
 
     return reduce
@@ -166,18 +192,17 @@ def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
     """
     groups = groups or halves(len(devices))
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        return [_by_groups(values, devices, groups, number) for number, values in enumerate(gradients)]
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
+        sums = []
+        for number, values in enumerate(gradients):
+            leaders, main = leaders_of(groups, number)
+            of_groups = to_leaders(values, devices, groups, leaders)
+            with tf.device(devices[leaders[main]]):
+                total = add(of_groups)
+            sums.append(from_leaders([total] * len(groups), devices, groups, leaders))
+        return sums
 
     return reduce
-
-
-def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups, number: int) -> list[Tensor]:
-    leaders, main = leaders_of(groups, number)
-    of_groups = to_leaders(values, devices, groups, leaders)
-    with tf.device(devices[leaders[main]]):
-        total = add(of_groups)
-    return from_leaders([total] * len(groups), devices, groups, leaders)
 
 
 def to_leaders(
@@ -200,22 +225,6 @@ def from_leaders(
         there = on(devices[leader], total)
         sums |= {tower: there if tower == leader else on(devices[tower], there) for tower in group}
     return [sums[tower] for tower in range(len(devices))]
-
-
-def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[str]) -> list[Tensor]:
-    """Add chunk p of all values on `gather[p]`, and join the chunks on every device."""
-    size = values[0].shape.num_elements()
-    sizes = chunk_sizes(size, len(gather), MIN_CHUNK, UNIT)
-    if len(sizes) == 1:
-        with tf.device(gather[0]):
-            total = add(values)
-        return [on(device, total) for device in devices]
-    cut = [cut_on(device, value, sizes) for device, value in zip(devices, values, strict=True)]
-    totals = []
-    for part, device in zip(range(len(sizes)), gather, strict=False):
-        with tf.device(device):
-            totals.append(add([of_tower[part] for of_tower in cut]))
-    return [join_on(device, totals, values[0].shape) for device in devices]
 
 
 def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -250,7 +259,7 @@ def ring(devices: Sequence[str], *, parts: int = 1) -> Reducer:
     ring.
     """
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         return [_around(values, devices, parts, number) for number, values in enumerate(gradients)]
 
     return reduce
@@ -295,7 +304,7 @@ def collective(devices: Sequence[str], *, hint: str) -> Reducer:
     leaders = list(zip(*hosts, strict=False))
     between = [_of_all([devices[tower] for tower in own], hint=hint) for own in leaders]
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         sums: list[list[Tensor]] = [[] for _ in gradients]
         for lane, (own, reducer) in enumerate(zip(leaders, between, strict=True)):
             numbers = range(lane, len(gradients), len(leaders))
@@ -321,16 +330,37 @@ def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
         with tf.device(device):
             tokens.append(tf.Variable(0.0, trainable=False, name="token"))
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduced(value: Tensor, tower: int, instance: int) -> Tensor:
+        return tf.raw_ops.CollectiveReduceV2(
+            input=value,
+            group_size=tf.constant(len(devices)),
+            group_key=tf.constant(group),
+            instance_key=tf.constant(instance),
+            ordering_token=[tokens[tower].handle],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint=hint,
+            timeout_seconds=COLLECTIVE_TIMEOUT_S,
+        )
+
+    return _last_first(devices, reduced)
+
+
+def _last_first(devices: Sequence[str], reduced: Callable[[Tensor, int, int], Tensor]) -> Reducer:
+    """Reduce one variable after the other on each device, the last variable first.
+
+    `reduced`: makes the op of a value, a tower, and the number of the collective in this process.
+    """
+
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         before: list[list[Tensor]] = [[] for _ in devices]
         sums = []
         for values in reversed(gradients):
             instance = next(_instances)
             row = []
             for tower, device in enumerate(devices):
-                key = (len(devices), group, instance)
                 with tf.device(device), tf.control_dependencies(before[tower]):
-                    row.append(_collective_reduce(values[tower], key, tokens[tower], hint))
+                    row.append(reduced(values[tower], tower, instance))
                 before[tower] = [row[-1]]
             sums.append(row)
         return sums[::-1]
@@ -341,24 +371,13 @@ def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
 def nccl_op(devices: Sequence[str]) -> Reducer:
     """Reduce by NcclAllReduce, one variable after the other on each device, the last variable first."""
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        before: list[list[Tensor]] = [[] for _ in devices]
-        sums = []
-        for values in reversed(gradients):
-            name = f"gputopo_{next(_instances)}"
-            row = []
-            for tower, device in enumerate(devices):
-                with tf.device(device), tf.control_dependencies(before[tower]):
-                    row.append(
-                        tf.raw_ops.NcclAllReduce(
-                            input=values[tower], reduction="sum", num_devices=len(devices), shared_name=name
-                        )
-                    )
-                before[tower] = [row[-1]]
-            sums.append(row)
-        return sums[::-1]
+    def reduced(value: Tensor, _: int, instance: int) -> Tensor:
+        name = f"gputopo_{instance}"
+        return tf.raw_ops.NcclAllReduce(
+            input=value, reduction="sum", num_devices=len(devices), shared_name=name
+        )
 
-    return reduce
+    return _last_first(devices, reduced)
 
 
 def tf_hierarchical(devices: Sequence[str], *, packs: int = 1) -> Reducer:
@@ -378,7 +397,7 @@ def one_device(devices: Sequence[str]) -> Reducer:
 def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
     from tensorflow.python.distribute.values import PerReplica  # no public name is callable
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         values = [PerReplica(tuple(of_towers)) for of_towers in gradients]
         sums = operations.batch_reduce(tf.distribute.ReduceOp.SUM, [(value, value) for value in values])
         return [
@@ -389,16 +408,16 @@ def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
     return reduce
 
 
-def _collective_reduce(value: Tensor, key: tuple[int, int, int], token: Any, hint: str) -> Tensor:
-    size, group, instance = key
-    return tf.raw_ops.CollectiveReduceV2(
-        input=value,
-        group_size=tf.constant(size),
-        group_key=tf.constant(group),
-        instance_key=tf.constant(instance),
-        ordering_token=[token.handle],
-        merge_op="Add",
-        final_op="Id",
-        communication_hint=hint,
-        timeout_seconds=COLLECTIVE_TIMEOUT_S,
-    )
+def halves(towers: int) -> Groups:
+    """Return the groups if the topology is unknown: the first and the second half of the towers.
+
+    The first half is larger by one if the number of towers is odd; a single tower is one group.
+    """
+    first = (towers + 1) // 2
+    return tuple(group for group in (tuple(range(first)), tuple(range(first, towers))) if group)
+
+
+def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
+    """Return the tower that leads each group for a variable, and the group that computes the total."""
+    rank, main = divmod(number, len(groups))
+    return [group[rank % len(group)] for group in groups], main

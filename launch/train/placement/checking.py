@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from gputopo.launch.train.placement.partitioning import owners_of
+from gputopo.launch.device_names import short_name
 from gputopo.values.errors import HardwareError
-from gputopo.values.run.device_names import short_name
 from gputopo.values.run.spec import RunSpec
 
 T = TypeVar("T")
@@ -52,9 +51,9 @@ def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
     """Count each tower's computing ops by device (`/GPU:1`), from graph nodes (name, op, device)."""
     counts: Counter[tuple[int, str]] = Counter()
     for node in nodes:
-        found = _TOWER.search(node.name)
-        if found and node.op not in _BORDER_OPS | _CONTROL_FLOW_OPS | _HOST_OPS:
-            counts[int(found.group(1)), short_name(node.device)] += 1
+        tower = _TOWER.search(node.name)
+        if tower and node.op not in _BORDER_OPS | _CONTROL_FLOW_OPS | _HOST_OPS:
+            counts[int(tower.group(1)), short_name(node.device)] += 1
     return counts
 
 
@@ -86,24 +85,11 @@ def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict
     placed = Counter[str]()
     for variables, devices in sets:
         for variable, device in zip(variables, devices, strict=True):
-            found = short_name(variable.device)
-            if found != device:
+            placed_on = short_name(variable.device)
+            if placed_on != device:
                 raise HardwareError(
-                    f"variable {variable.name} is on {found}, not on {device}",
+                    f"variable {variable.name} is on {placed_on}, not on {device}",
                     "run 'gputopo inspect', then report it with the run's worker.log",
                 )
             placed[device] += variable.shape.num_elements() * variable.dtype.size
     return dict(placed)
-
-
-def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
-    """Return the spec's device for each stored variable of each set.
-
-    `sizes`: number of elements of each of the model's variables.
-    """
-    devices = [device.device for device in spec.devices]
-    if spec.variable_update != "parameter_server":
-        return [[device] * len(sizes) for device in devices]
-    if spec.exchange.ps_spread:
-        return [[owner for owners in owners_of(sizes, devices) for owner in owners]]
-    return [[spec.ps_device or "/CPU:0"] * len(sizes)]

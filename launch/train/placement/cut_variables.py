@@ -43,25 +43,6 @@ class CutVariable:
                 part.assign(own)
 
 
-class EqualVariables:
-    """Variables with the same value, each on its own device."""
-
-    def __init__(self, copies: Sequence[Any]) -> None:
-        self._copies = copies
-        self.shape = copies[0].shape
-        self.device: str = copies[0].device
-
-    def numpy(self) -> Any:
-        """Return the value."""
-        return self._copies[0].numpy()
-
-    def assign(self, value: Any) -> None:
-        """Set all variables to a value."""
-        for copy in self._copies:
-            with tf.device(copy.device):
-                copy.assign(value)
-
-
 def create_cut(value: Tensor, shape: Sequence[int], devices: Sequence[str], name: str) -> CutVariable:
     """Create a variable in equal parts, one on each device. `value`: the whole value, on the host."""
     sizes = chunk_sizes(value.shape.num_elements(), len(devices), unit=UNIT)
@@ -107,18 +88,11 @@ def cut_as(variable: Any, value: Tensor) -> list[Tensor]:
     return cut_on(value.device, value, [part.shape.num_elements() for part in parts])
 
 
-def slots_of(variables: Sequence[Any], slots: Sequence[Sequence[Any]], own: int) -> list[list[Any]]:
-    """Return the slots of each variable of the model. `slots`: of each stored variable ([variable][slot]).
-
-    `own`: number of slots of each variable itself. The slots after them are shared by the variables of a
-    device; parts on several devices have equal numbers of them.
-    """
-    found = []
-    for variable, of_parts in by_variable(variables, slots):
-        if len(of_parts) == 1:
-            found.append(list(of_parts[0]))
-            continue
-        cut = zip(*(one[:own] for one in of_parts), strict=True)
-        shared = zip(*(one[own:] for one in of_parts if len(one) > own), strict=True)
-        found.append([*(CutVariable(same, variable.shape) for same in cut), *map(EqualVariables, shared)])
-    return found
+def slots_of(variables: Sequence[Any], slots: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Return the slots of each variable of the model. `slots`: of each stored variable ([variable][slot])."""
+    return [
+        list(of_parts[0])
+        if len(of_parts) == 1
+        else [CutVariable(parts, variable.shape) for parts in zip(*of_parts, strict=True)]
+        for variable, of_parts in by_variable(variables, slots)
+    ]

@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.host_place import CPUS
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.train.op_errors import first_line
-from gputopo.probes.tensorflow_install import load_cuda_libraries, read_tensorflow
+from gputopo.probes import load_cuda_libraries, read_tensorflow
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow, missing_libraries
 from gputopo.values.run.all_reduce import COLLECTIVES, parse
-from gputopo.values.run.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.values.run.spec import RunSpec
 
 HOST = "/CPU:0"  # reads the time and adds up losses
 
 
-def set_up(spec: RunSpec) -> None:
+def set_up_devices(spec: RunSpec) -> None:
     """Create the logical devices of the spec, and forbid TensorFlow to place an op on another device.
 
     On the CPU backend there is one logical CPU device for each of the spec's devices; they share the cores.
@@ -78,12 +78,13 @@ def _set_numerics(spec: RunSpec) -> None:
 
 @contextmanager
 def joined(spec: RunSpec) -> Iterator[None]:
-    """Join the servers of the other hosts if this process trains over all of them. Call `set_up` first.
+    """Join the servers of the other hosts if this process trains over all of them.
 
-    In this context devices without a task belong to this process. The process joins as rank 0, which is 2 to
-    4 % faster than a client next to a server that has the devices. For collectives it joins as a client: rank
-    0's collectives with other hosts would wait until their time limit (TensorFlow 2.21: it resolves its own
-    devices within itself). Raises HardwareError if this host's own server cannot listen on its address.
+    Call `set_up_devices` first. In this context devices without a task belong to this process. The process
+    joins as rank 0, which is 2 to 4 % faster than a client next to a server that has the devices. For
+    collectives it joins as a client: rank 0's collectives with other hosts would wait until their time limit
+    (TensorFlow 2.21: it resolves its own devices within itself). Raises HardwareError if this host's own
+    server cannot listen on its address.
     """
     server = None
     if spec.servers and spec.rank is None:
@@ -165,7 +166,7 @@ def settle() -> None:
 
 
 def server_config(spec: RunSpec, rank: int) -> Any:
-    """Return the settings (ConfigProto) of a host's server, which correspond to `set_up` on rank 0."""
+    """Return the settings (ConfigProto) of a host's server, as `set_up_devices` makes them on rank 0."""
     own = [device.device for device in spec.devices if device.rank == rank]
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=spec.runtime.intra_threads or _threads_of_an_op(spec, rank) or 0,
@@ -191,26 +192,26 @@ def settings(spec: RunSpec) -> dict[str, str]:
         "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
     }
-    found = {name: str(count) for name, count in threads.items() if count}
+    chosen = {name: str(count) for name, count in threads.items() if count}
     if spec.precision.deterministic:
-        found["deterministic"] = "on"
+        chosen["deterministic"] = "on"
     if spec.backend == "cpu":
-        return found
+        return chosen
     mode = os.environ.get(GPU_THREAD_MODE, "global")
     count = os.environ.get(GPU_THREAD_COUNT, "")
     limit = spec.runtime.memory_limit_mib
     growth = os.environ.get(ALLOW_GROWTH, "true").lower() in ("true", "1")
     memory = f"{limit} MiB" if limit is not None else "grows" if growth else "all at once"
     if CPUS in os.environ:
-        found["cpus"] = index_ranges(os.sched_getaffinity(0))
-    return found | {
+        chosen["cpus"] = index_ranges(os.sched_getaffinity(0))
+    return chosen | {
         "gpu_threads": f"{mode} {count}" if count and mode != "global" else mode,
         "gpu_memory": memory,
         "tf32": spec.precision.tf32,
     }
 
 
-def require(device: str) -> None:
+def require_device(device: str) -> None:
     """Raise HardwareError if TensorFlow has no device with this name (`/GPU:0`)."""
     known = [short_name(logical.name) for logical in tf.config.list_logical_devices()]
     if device not in known:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.train.placement.algorithms import (
+    Gradients,
     Reducer,
     collective,
     copy,
@@ -17,7 +18,9 @@ from gputopo.launch.train.placement.algorithms import (
     pscpu,
     psgpu,
     ring,
+    self_test,
     tf_hierarchical,
+    transposed,
     unreduced,
 )
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes, small_runs
@@ -33,18 +36,16 @@ def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
     All must have the same type. Each device makes one more copy of all its gradients.
     """
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         shapes = [values[0].shape for values in gradients]
         sizes = [shape.num_elements() for shape in shapes]
         packed = []
-        for device, own in zip(devices, zip(*gradients, strict=True), strict=True):
-            packed.append(cut_on(device, _flat(device, own), chunk_sizes(sum(sizes), count, unit=UNIT)))
-        sums = reducer([list(of_towers) for of_towers in zip(*packed, strict=True)])
-        unpacked = [
-            _unpacked(device, [of_chunk[tower] for of_chunk in sums], shapes)
-            for tower, device in enumerate(devices)
-        ]
-        return [list(of_towers) for of_towers in zip(*unpacked, strict=True)]
+        for device, of_tower in zip(devices, transposed(gradients), strict=True):
+            packed.append(cut_on(device, _flat(device, of_tower), chunk_sizes(sum(sizes), count, unit=UNIT)))
+        sums = transposed(reducer(transposed(packed)))  # [tower][chunk]
+        return transposed(
+            [_unpacked(device, chunks, shapes) for device, chunks in zip(devices, sums, strict=True)]
+        )
 
     return reduce
 
@@ -52,23 +53,24 @@ def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
 def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, max_tensors: int) -> Reducer:
     """Reduce adjacent gradients of up to `small_bytes` as one tensor, up to `max_tensors` at a time."""
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        sizes = [one.shape.num_elements() * one.dtype.size for one, *_ in gradients]  # bytes
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
+        sizes = [first.shape.num_elements() * first.dtype.size for first, *_ in gradients]  # bytes
         runs = small_runs(sizes, small_bytes, max_tensors)
         joined = []
         for run in runs:
-            of_run = [gradients[number] for number in run]
-            joined.append(of_run[0] if len(run) == 1 else _joined(devices, of_run))
+            if len(run) == 1:
+                joined.append(gradients[run[0]])
+                continue
+            by_tower = transposed([gradients[number] for number in run])
+            joined.append([_flat(device, tensors) for device, tensors in zip(devices, by_tower, strict=True)])
         sums: list[list[Tensor]] = []
         for run, of_towers in zip(runs, reducer(joined), strict=True):
             if len(run) == 1:
                 sums.append(of_towers)
                 continue
             shapes = [gradients[number][0].shape for number in run]
-            apart = [
-                _unpacked(device, [total], shapes) for device, total in zip(devices, of_towers, strict=True)
-            ]
-            sums += [list(of_variable) for of_variable in zip(*apart, strict=True)]
+            totals = zip(devices, of_towers, strict=True)
+            sums += transposed([_unpacked(device, [total], shapes) for device, total in totals])
         return sums
 
     return reduce
@@ -80,7 +82,7 @@ def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
     A sum above 65504 becomes infinite, and a sum below 6e-8 zero, without an error. Use a loss scale.
     """
 
-    def cast(rows: Sequence[Sequence[Tensor]], types: Sequence[Any]) -> list[list[Tensor]]:
+    def cast(rows: Gradients, types: Sequence[Any]) -> list[list[Tensor]]:
         changed = []
         for values, dtype in zip(rows, types, strict=True):
             row = []
@@ -90,7 +92,7 @@ def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
             changed.append(row)
         return changed
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         narrow = cast(gradients, [tf.float16] * len(gradients))
         return cast(reducer(narrow), [values[0].dtype for values in gradients])
 
@@ -109,20 +111,15 @@ def moved_together(values: Sequence[Tensor], source: str, device: str) -> list[T
     return moved
 
 
-def _joined(devices: Sequence[str], gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    by_tower = zip(*gradients, strict=True)
-    return [_flat(device, own) for device, own in zip(devices, by_tower, strict=True)]
-
-
 def _flat(device: str, tensors: Sequence[Tensor]) -> Tensor:
     with tf.device(device):
-        return tf.concat([tf.reshape(one, (-1,)) for one in tensors], 0)
+        return tf.concat([tf.reshape(tensor, (-1,)) for tensor in tensors], 0)
 
 
 def _unpacked(device: str, parts: Sequence[Tensor], shapes: Sequence[Any]) -> list[Tensor]:
     whole = join_on(device, parts, (-1,))
     cut = cut_on(device, whole, [shape.num_elements() for shape in shapes])
-    return [join_on(device, [one], shape) for one, shape in zip(cut, shapes, strict=True)]
+    return [join_on(device, [part], shape) for part, shape in zip(cut, shapes, strict=True)]
 
 
 ALGORITHMS: dict[str, Callable[..., Reducer]] = {
@@ -144,6 +141,13 @@ def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer
         return unreduced
     algorithm, options = options_of(parse(name), exchange.groups)
     return wrapped(ALGORITHMS[algorithm](devices, **options), devices, exchange)
+
+
+def tested_reducer(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
+    """Return the reduction of a run after its self-test. Raises WrongSumError."""
+    reducer = reducer_of(name, devices, exchange)
+    self_test(reducer, name, devices, exchange.transfer)
+    return reducer
 
 
 def wrapped(reducer: Reducer, devices: Sequence[str], exchange: Exchange) -> Reducer:

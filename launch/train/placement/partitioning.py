@@ -1,12 +1,10 @@
 """Sizes and orders of chunks, rings, groups, rows and spread variables. Only arithmetic, no TensorFlow."""
 
 from collections.abc import Sequence
-from typing import Literal
 
-from gputopo.topology.hops import Groups
-from gputopo.values.errors import UsageError
-from gputopo.values.run.device_names import rank_of
-from gputopo.workload.spreading import chunk_count, spread
+from gputopo.launch.device_names import rank_of
+from gputopo.topology import Groups
+from gputopo.workload import chunk_count, spread_by_size
 
 UNIT = 32
 """Elements: 64 bytes of float16, TensorFlow's alignment. A chunk that begins and ends at a multiple of it can
@@ -59,7 +57,7 @@ def owners_of(sizes: Sequence[int], devices: Sequence[str]) -> list[tuple[str, .
     `sizes` in elements. Logical CPU devices share memory, so variables are not cut on them: nothing is
     transferred between them, and joining the parts would only need more memory.
     """
-    spread_over = spread(sizes, len(devices), cuts=not share_memory(devices))
+    spread_over = spread_by_size(sizes, len(devices), cuts=not share_memory(devices))
     return [tuple(devices[owner] for owner in owners) for owners in spread_over]
 
 
@@ -74,25 +72,3 @@ def by_host(devices: Sequence[str]) -> Groups:
 def share_memory(devices: Sequence[str]) -> bool:
     """Return whether some devices are logical CPU devices."""
     return any(device.startswith("/CPU:") for device in devices)
-
-
-Cut = Literal["even", "rest"]
-
-
-def rows_of_towers(batch: int, towers: int, cut: Cut) -> list[tuple[int, int]]:
-    """Return (first row, rows) of each tower in a Keras method. Raises UsageError if a tower gets no row.
-
-    even: sizes differ by up to one, and the first towers have more; rest: the last tower takes the remainder.
-    """
-    if batch < towers:
-        raise UsageError(
-            f"a batch of {batch} does not give each of {towers} devices a row",
-            f"use a batch of {towers} or more, or fewer devices",
-        )
-    each, left = divmod(batch, towers)
-    found, first = [], 0
-    for tower in range(towers):
-        more = int(tower < left) if cut == "even" else (left if tower == towers - 1 else 0)
-        found.append((first, each + more))
-        first += each + more
-    return found

@@ -7,11 +7,11 @@ is weight decay or the optimizer changes them for zeros. The losses are for w(t)
 gradients on every tower between steps, and one more set of weights for the staged server.
 """
 
+import itertools
 import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -20,18 +20,25 @@ from gputopo.launch.failure import NCCL_REMEDY
 from gputopo.launch.models.model import Model
 from gputopo.launch.train.op_errors import first_line
 from gputopo.launch.train.placement import checking
-from gputopo.launch.train.placement.algorithms import Reducer, add, probe_sums, self_test, unreduced
+from gputopo.launch.train.placement.algorithms import (
+    Gradients,
+    Reducer,
+    add,
+    probe_sums,
+    transposed,
+    unreduced,
+)
 from gputopo.launch.train.placement.cut_variables import cut_as, parts_of, stored_of, whole_on
-from gputopo.launch.train.placement.devices import HOST, require
-from gputopo.launch.train.placement.methods import reducer_of, wrapped
+from gputopo.launch.train.placement.devices import HOST, require_device
+from gputopo.launch.train.placement.methods import tested_reducer, wrapped
 from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.launch.train.placement.variables import assign, create_copies, create_spread, create_state, read
+from gputopo.launch.train.stepper import Emit
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.events import BUILDING, NCCL_TEST, Event, PhaseBegun
+from gputopo.values.run.events import BUILDING, NCCL_TEST, PhaseBegun
 from gputopo.values.run.spec import RunSpec
 
-Emit = Callable[[Event], None]
 Tensor = Any
 Waits = Literal["all", "own_copy", "each_tower", "nothing"]
 """The gradients that an update waits for. all: every tower's. own_copy: only its own tower's, which has a
@@ -60,7 +67,7 @@ class Placement:
         """Return the weights on the tower's device. Transfers: weights that are on another device."""
         raise NotImplementedError
 
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def totals(self, gradients: Gradients) -> list[list[Tensor]]:
         """Reduce gradients to one total for each stored variable, on its device.
 
         [tower][variable] -> [place][stored variable]. Transfers: gradients.
@@ -69,8 +76,8 @@ class Placement:
 
     def store(
         self,
-        weights: Sequence[Sequence[Tensor]],
-        gradients: Sequence[Sequence[Tensor]],
+        weights: Gradients,
+        gradients: Gradients,
         updates: Sequence[Any],
     ) -> list[Any]:
         """Return the ops that buffer weights or gradients for the next step.
@@ -84,8 +91,8 @@ class Placement:
 
     def check(self, spec: RunSpec) -> dict[str, int]:
         """Return the bytes of trained variables by device. Raises HardwareError if a device is wrong."""
-        sizes = [variable.shape.num_elements() for variable in self.places[0]]
-        return checking.check_variables(zip(self.stored, checking.expected_devices(spec, sizes), strict=True))
+        wanted: list[list[str]] = [[device.device] * len(self.stored[0]) for device in spec.devices]
+        return checking.check_variables(zip(self.stored, wanted, strict=True))
 
 
 class ParameterServer(Placement):
@@ -99,6 +106,7 @@ class ParameterServer(Placement):
         self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
     ) -> None:
         self._devices = devices
+        self._servers = list(itertools.chain.from_iterable(servers))
         self.places = (create_spread(model, servers, seed),)
         self.states = (create_state(model, servers[0][0]),)
 
@@ -107,11 +115,15 @@ class ParameterServer(Placement):
         """The variables, with the parts of cut variables in order."""
         return (stored_of(self.places[0]),)
 
+    def check(self, spec: RunSpec) -> dict[str, int]:
+        """Return the bytes of variables by server. Raises HardwareError if a device is wrong."""
+        return checking.check_variables([(self.stored[0], self._servers)])
+
     def weights(self, tower: int) -> list[Tensor]:
         """Copy the servers' weights to the tower."""
         return whole_on(self._devices[tower], self.places[0], read(self.stored[0]))
 
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def totals(self, gradients: Gradients) -> list[list[Tensor]]:
         """Add the gradients of one or more towers on the device of each variable or part."""
         totals = []
         for variable, *of_towers in zip(self.places[0], *gradients, strict=True):
@@ -126,10 +138,9 @@ class AsynchronousServer(ParameterServer):
     """A parameter server that each tower changes by its own gradients as soon as it has them.
 
     A tower does not wait for the others to read, compute or apply, so its weights may or may not include
-    their changes. No change is lost: TensorFlow's training ops lock the variable and its slots. Only the two
-    powers of Adam's betas are read and written without a lock. The towers of one step start together. Each
-    adds its part of the step's weight decay, and its gradients are clipped separately. Transfers per step: as
-    ParameterServer.
+    their changes. No change is lost: TensorFlow's training ops lock the variable and its slots. The towers
+    of one step start together. Each adds its part of the step's weight decay, and its gradients are clipped
+    separately. Transfers per step: as ParameterServer.
     """
 
     waits: Waits = "each_tower"
@@ -150,10 +161,9 @@ class Replicated(Placement):
         """Read the tower's own copy."""
         return read(self.places[tower])
 
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def totals(self, gradients: Gradients) -> list[list[Tensor]]:
         """Reduce each gradient over the towers."""
-        by_variable = self._reducer(list(zip(*gradients, strict=True)))
-        return [list(of_tower) for of_tower in zip(*by_variable, strict=True)]
+        return transposed(self._reducer(transposed(gradients)))
 
 
 class Independent(Placement):
@@ -172,7 +182,7 @@ class Independent(Placement):
         """Read the tower's own copy."""
         return read(self.places[tower])
 
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def totals(self, gradients: Gradients) -> list[list[Tensor]]:
         """Return each tower's own gradients."""
         return [list(own) for own in gradients]
 
@@ -193,21 +203,26 @@ class StagedServer(ParameterServer):
         self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
     ) -> None:
         super().__init__(model, devices, servers, seed)
-        self._staged = [_copies(self.places[0], device) for device in devices]
+        values = [variable.read_value() for variable in self.places[0]]
+        self._staged = []
+        for device in devices:
+            with tf.device(device):
+                copies = [tf.Variable(value, trainable=False, name="staged/weights") for value in values]
+            self._staged.append(copies)
         self._gradients = Carried(model, devices)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Read the weights that were fetched in the previous step."""
         return read(self._staged[tower])
 
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def totals(self, gradients: Gradients) -> list[list[Tensor]]:
         """Add the gradients of the previous step on the device of each variable."""
         return super().totals(self._gradients.take())
 
     def store(
         self,
-        weights: Sequence[Sequence[Tensor]],
-        gradients: Sequence[Sequence[Tensor]],
+        weights: Gradients,
+        gradients: Gradients,
         updates: Sequence[Any],
     ) -> list[Any]:
         """Fetch the changed weights, and buffer the gradients."""
@@ -242,14 +257,14 @@ class RelaxedReplicas(Replicated):
         super().__init__(model, devices, reducer, seed)
         self._gradients = Carried(model, devices)
 
-    def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def totals(self, gradients: Gradients) -> list[list[Tensor]]:
         """Reduce the gradients of the previous step."""
         return super().totals(self._gradients.take())
 
     def store(
         self,
-        weights: Sequence[Sequence[Tensor]],
-        gradients: Sequence[Sequence[Tensor]],
+        weights: Gradients,
+        gradients: Gradients,
         updates: Sequence[Any],
     ) -> list[Any]:
         """Buffer the gradients."""
@@ -277,7 +292,7 @@ class Carried:
         self._taken = [read(of_tower) for of_tower in self._variables]
         return self._taken
 
-    def put(self, gradients: Sequence[Sequence[Tensor]]) -> list[Any]:
+    def put(self, gradients: Gradients) -> list[Any]:
         """Return the ops that store this step's gradients after the previous step's were read."""
         ops: list[Any] = []
         for variables, taken, own in zip(self._variables, self._taken, gradients, strict=True):
@@ -292,15 +307,6 @@ class Carried:
                 variable.assign(tf.zeros(variable.shape))
 
 
-def _copies(variables: Sequence[Any], device: str) -> list[Any]:
-    copies = []
-    for variable in variables:
-        value = variable.read_value()
-        with tf.device(device):
-            copies.append(tf.Variable(value, trainable=False, name="staged/weights"))
-    return copies
-
-
 def place(model: Model, spec: RunSpec, emit: Emit = lambda event: None) -> Placement:
     """Create the variables on the spec's devices. If there is a reduction, test it on its devices first.
 
@@ -309,7 +315,7 @@ def place(model: Model, spec: RunSpec, emit: Emit = lambda event: None) -> Place
     """
     devices = [device.device for device in spec.devices]
     for device in {*devices, *filter(None, [spec.ps_device])}:
-        require(device)
+        require_device(device)
     if spec.variable_update == "parameter_server":
         kind = AsynchronousServer if spec.exchange.asynchronous else ParameterServer
         kind = StagedServer if spec.exchange.staged else kind
@@ -329,26 +335,16 @@ def servers_of(model: Model, spec: RunSpec) -> list[tuple[str, ...]]:
 
 
 def _tested_reducer(spec: RunSpec, devices: Sequence[str], emit: Emit) -> Reducer:
-    """Build the reduction with its wrappers, and test it."""
-    name = spec.all_reduce or "copy"
-    exchange = spec.exchange
-    reducer = reducer_of(name, devices, exchange)
-    test = partial(self_test, reducer, name, devices, exchange.transfer)
-    if parse(name).is_by_nccl and not spec.servers:
-        # If TensorFlow has only PTX for the GPUs, they compile the test's kernels at different times. That
-        # must end before NCCL's time limits start.
-        probe_sums(wrapped(unreduced, devices, exchange), devices, exchange.transfer)
-        _test_nccl(test, name, emit)
-    else:
-        test()
-    return reducer
-
-
-def _test_nccl(test: Callable[[], None], name: str, emit: Emit) -> None:
-    """Test NCCL in a separate phase, so that the launcher knows what has failed."""
+    """Build the reduction with its wrappers, and test it. The test of NCCL, which may hang, is a phase."""
+    name, exchange = spec.all_reduce or "copy", spec.exchange
+    if not parse(name).is_by_nccl or spec.servers:
+        return tested_reducer(name, devices, exchange)
+    # If TensorFlow has only PTX for the GPUs, they compile the test's kernels at different times. That must
+    # end before NCCL's time limits start.
+    probe_sums(wrapped(unreduced, devices, exchange), devices, exchange.transfer)
     emit(PhaseBegun(time_s=time.time(), phase=NCCL_TEST))
     try:
-        test()
+        reducer = tested_reducer(name, devices, exchange)
     except tf.errors.ResourceExhaustedError:
         raise
     except tf.errors.OpError as error:
@@ -356,3 +352,4 @@ def _test_nccl(test: Callable[[], None], name: str, emit: Emit) -> None:
         reason = first_line(str(error)) or type(error).__name__
         raise HardwareError(f"the reduction '{name}' failed: {reason}", NCCL_REMEDY) from error
     emit(PhaseBegun(time_s=time.time(), phase=BUILDING))
+    return reducer

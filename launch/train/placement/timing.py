@@ -14,11 +14,13 @@ import tensorflow as tf
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.models.models import shapes_of
 from gputopo.launch.train.op_errors import first_line
-from gputopo.launch.train.placement.algorithms import Reducer, self_test
+from gputopo.launch.train.placement.algorithms import Gradients, Reducer, WrongSumError
 from gputopo.launch.train.placement.devices import HOST, home, joined, settle
-from gputopo.launch.train.placement.methods import reducer_of
+from gputopo.launch.train.placement.methods import tested_reducer
+from gputopo.launch.train.placement.variables import read
+from gputopo.launch.train.stepper import Emit
 from gputopo.values.errors import HardwareError
-from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
+from gputopo.values.run.events import EXCHANGE, PhaseBegun
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
@@ -26,10 +28,6 @@ Tensor = Any
 # The values are small whole numbers, so that every sum is exact in float32 in any order, and a lost, doubled
 # or exchanged tensor changes it: (index + 7 x variable) mod 61, plus 64 x tower.
 _PERIOD, _SHIFT, _STEP = 61, 7, 64
-
-
-class WrongSumError(HardwareError):
-    """A reduction returned a wrong sum."""
 
 
 class Bench:
@@ -58,7 +56,7 @@ class Bench:
 
         def build() -> list[Tensor]:
             with home():
-                return self._probes(reducer(self._read()))
+                return self._probes(reducer([read(row) for row in self._sources]))
 
         graph = tf.compat.v1.wrap_function(build, [])
 
@@ -72,17 +70,7 @@ class Bench:
 
         return call
 
-    def _read(self) -> list[list[Tensor]]:
-        read = []
-        for row in self._sources:
-            values = []
-            for device, source in zip(self._devices, row, strict=True):
-                with tf.device(device):
-                    values.append(source.read_value())
-            read.append(values)
-        return read
-
-    def _probes(self, sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    def _probes(self, sums: Gradients) -> list[Tensor]:
         """Return a number on the host for each device: the first elements of its sums, added up on it.
 
         It depends on every sum, so that it cannot be computed before all sums are on that device.
@@ -106,8 +94,6 @@ class Bench:
                     f"the reduction '{name}' is wrong on {device}, in a timed call", "use another reduction"
                 )
 
-
-Emit = Callable[[Event], None]
 
 COPIES = "copies"
 ROUNDS = 5
@@ -140,7 +126,11 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[tuple[RunSpec, tuple[s
             yield other, says
             return
     gc.collect()  # objects left on the servers cannot be deleted later
-    with joined(_moved(spec)):
+    # A new address for rank 0: its first server cannot be ended and keeps the old one.
+    own, *others = spec.servers
+    address = f"{own.address.rpartition(':')[0]}:{free_port()}"
+    servers = (msgspec.structs.replace(own, address=address), *others)
+    with joined(msgspec.structs.replace(spec, servers=servers)):
         yield spec, says
 
 
@@ -162,9 +152,11 @@ def fastest(seconds: Mapping[str, float]) -> str:
 
 def said(seconds: Mapping[str, float], failed: Mapping[str, str], way: str) -> str:
     """Return a text with the times of an exchange of all gradients, and the way that is used."""
-    found = [f"{name} {1e3 * one:.{0 if one >= 0.01 else 1}f} ms" for name, one in seconds.items()]
-    found += [f"{name} failed ({why})" for name, why in failed.items()]
-    return f"exchange between hosts: {', '.join(found)}: {way}"
+    outcomes = [
+        f"{name} {1e3 * taken_s:.{0 if taken_s >= 0.01 else 1}f} ms" for name, taken_s in seconds.items()
+    ]
+    outcomes += [f"{name} failed ({why})" for name, why in failed.items()]
+    return f"exchange between hosts: {', '.join(outcomes)}: {way}"
 
 
 def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str]]:
@@ -175,34 +167,18 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
     calls: dict[str, Callable[[], float]] = {}
     failed: dict[str, str] = {}
     began = time.perf_counter()
-    for way, one in ways.items():
+    for way, run in ways.items():
         try:
-            calls[way] = _warm_call(bench, one, devices)
+            calls[way] = bench.call_of(tested_reducer(run.all_reduce or "copy", devices, run.exchange))
+            calls[way]()  # the first call builds
         except (HardwareError, tf.errors.OpError) as error:
             if way == COPIES:
                 raise
             failed[way] = error.what if isinstance(error, HardwareError) else first_line(str(error))
     if failed:  # only copies are left, and aborted collectives may disturb their timing
         return {COPIES: calls[COPIES]()}, failed
-    found: dict[str, list[float]] = {way: [] for way in calls}
-    while len(found[COPIES]) < ROUNDS and (not found[COPIES] or time.perf_counter() - began < LIMIT_S):
+    taken: dict[str, list[float]] = {way: [] for way in calls}
+    while len(taken[COPIES]) < ROUNDS and (not taken[COPIES] or time.perf_counter() - began < LIMIT_S):
         for way, call in calls.items():
-            found[way].append(call())
-    return {way: statistics.median(one) for way, one in found.items()}, failed
-
-
-def _warm_call(bench: Bench, spec: RunSpec, devices: Sequence[str]) -> Callable[[], float]:
-    """Test the sums of a reduction, and call it once."""
-    name = spec.all_reduce or "copy"
-    reducer = reducer_of(name, devices, spec.exchange)
-    self_test(reducer, name, devices, spec.exchange.transfer)
-    call = bench.call_of(reducer)
-    call()
-    return call
-
-
-def _moved(spec: RunSpec) -> RunSpec:
-    """Return the run with a new address for rank 0, whose first server cannot be ended and keeps the old."""
-    own, *others = spec.servers
-    address = f"{own.address.rpartition(':')[0]}:{free_port()}"
-    return msgspec.structs.replace(spec, servers=(msgspec.structs.replace(own, address=address), *others))
+            taken[way].append(call())
+    return {way: statistics.median(times) for way, times in taken.items()}, failed

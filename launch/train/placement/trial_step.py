@@ -48,21 +48,17 @@ def require_kernels(spec: RunSpec) -> None:
     compute = spec.precision.compute
     if spec.precision.xla or (compute == "fp32" and spec.data_format == _USUAL[spec.backend]):
         return
-    for device in dict.fromkeys(one.device for one in spec.own_devices):
+    is_nchw_on_cpu = spec.data_format == "NCHW" and spec.backend == "cpu"
+    nearest = "--data-format NHWC" if is_nchw_on_cpu else "--precision fp32"
+    for device in dict.fromkeys(device.device for device in spec.own_devices):
         try:
             try_step(device, compute, spec.data_format)
         except _CANNOT as why:
             raise HardwareError(
                 f"{device} cannot compute in {compute} with --data-format {spec.data_format}: "
                 f"TensorFlow has no kernels for it on this {spec.backend.upper()}",
-                _nearest(spec),
+                f"use {nearest}, or --xla, which brings its own kernels",
             ) from why
-
-
-def _nearest(spec: RunSpec) -> str:
-    if spec.data_format == "NCHW" and spec.backend == "cpu":
-        return "use --data-format NHWC, or --xla, which brings its own kernels"
-    return "use --precision fp32, or --xla, which brings its own kernels"
 
 
 def try_step(device: str, compute: PrecisionName, data_format: DataFormat) -> None:
@@ -74,7 +70,7 @@ def try_step(device: str, compute: PrecisionName, data_format: DataFormat) -> No
     shape = _IMAGES if data_format == "NHWC" else (_IMAGES[0], channels, *_IMAGES[1:3])
 
     def both() -> Tensor:
-        from gputopo.workload.sketch import Norm
+        from gputopo.workload import Norm
 
         with tf.device(device), tf.GradientTape() as tape:
             images = tf.zeros(shape, TYPES[compute])
@@ -86,8 +82,8 @@ def try_step(device: str, compute: PrecisionName, data_format: DataFormat) -> No
             x = layers.average_pool(layers.max_pool(x, 2, 2), 2, 2)
             loss = tf.reduce_sum(tf.cast(x, tf.float32))
             gradients = tape.gradient(loss, weights)
-            updated = [one - change for one, change in zip(weights, gradients, strict=True)]
+            updated = [weight - change for weight, change in zip(weights, gradients, strict=True)]
             with tf.device("/CPU:0"):
-                return [tf.identity(one) for one in updated]
+                return [tf.identity(weight) for weight in updated]
 
     tf.compat.v1.wrap_function(both, [])()

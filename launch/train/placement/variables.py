@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import rank_of
 from gputopo.launch.models.layers import Stream
 from gputopo.launch.models.model import Model
 from gputopo.launch.train.placement.cut_variables import create_cut
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.methods import moved_together
 from gputopo.launch.train.stepper import VariableSets
-from gputopo.values.run.device_names import rank_of
 
 Tensor = Any
 
@@ -146,8 +146,13 @@ def largest_difference(places: Sequence[Sequence[Any]]) -> float:
         for other in others:
             # Compare a slice at a time, so that comparing does not allocate more memory than training did.
             for start in range(0, len(first), _COMPARED_AT_ONCE):
-                own = slice(start, start + _COMPARED_AT_ONCE)
-                largest = max(largest, _farthest(first[own], other[own]))
+                values = first[start : start + _COMPARED_AT_ONCE]
+                others_values = other[start : start + _COMPARED_AT_ONCE]
+                with np.errstate(invalid="ignore", over="ignore"):
+                    apart = np.abs(values - others_values)
+                apart[(values == others_values) | (np.isnan(values) & np.isnan(others_values))] = 0.0
+                apart[~np.isfinite(apart)] = INFINITE_DIFFERENCE
+                largest = max(largest, float(apart.max()))
     return largest
 
 
@@ -161,13 +166,3 @@ def _on_host(variable: Any) -> Any:
     with tf.device(HOST):
         value = tf.reshape(tf.identity(variable.read_value()), (-1,))
     return np.asarray(memoryview(value))
-
-
-def _farthest(first: Any, other: Any) -> float:
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(first - other)
-    finite = np.isfinite(apart)
-    if finite.all():
-        return float(apart.max(initial=0.0))
-    same = (first == other) | (np.isnan(first) & np.isnan(other))
-    return float(apart[finite].max(initial=0.0)) if (finite | same).all() else INFINITE_DIFFERENCE

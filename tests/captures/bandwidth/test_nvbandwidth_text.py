@@ -147,17 +147,15 @@ def test_the_name_below_a_matrix_stands_in_for_a_lost_line_above() -> None:
         read(text.partition("SUM")[0])
 
 
-@pytest.mark.parametrize(
-    ("hosts", "why"), [("", "may be on several hosts"), ("aab", "are on 2 hosts"), ("aaa", "without mpirun")]
-)
-def test_a_test_of_several_machines_is_not_measured(hosts: str, why: str) -> None:
+@pytest.mark.parametrize("hosts", ["", "aab"])
+def test_a_test_of_several_machines_is_not_measured(hosts: str) -> None:
     processes = "".join(
         f"Process {n} ({host}): device {n}: HGX GB200 (0000000{n}:01:00)\n" for n, host in enumerate(hosts)
     )
     machine, bandwidth = read(f"{processes}{pairs('multinode_device_to_device_memcpy_read_ce')}")
     assert bandwidth.samples == ()
     assert "multinode" in bandwidth.not_measured[0].what
-    assert why in bandwidth.not_measured[0].reason
+    assert "may be on several hosts" in bandwidth.not_measured[0].reason
     assert [one.text[0] for one in machine.unread] == ["0", "1", "2"]  # its rows: inspect tells of them too
 
 

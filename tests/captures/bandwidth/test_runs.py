@@ -47,53 +47,27 @@ PROGRAMS: dict[str, Write] = {
 }
 
 
-def agree(form: str, program: str, names: tuple[str, ...], random: Random) -> None:
-    machine = measured.machine(random)
-    written = [PROGRAMS[program](machine, random) for _ in names]
-    text = several_runs.FORMS_OF_HOSTS[form](names, [output for _, output in written])
-    found, bandwidth = read(text)
-    machines = [one for one, _ in written]
-    expected = [s for at, name in enumerate(names) for s in several_runs.of_run(machines[at], name)]
-    if {s.run for s in bandwidth.samples} == {None}:  # all equal, by chance
-        expected = [s for one in machines for s in several_runs.of_run(one, "")]
-        assert len({(s.median_gb_per_s, s.median_us) for s in expected}) <= len(expected) / len(names)
-        return
-    assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
-    assert [gpu.name for gpu in found.gpus] == [gpu.name for gpu in written[0][0].gpus]
-    assert any(f"{len(names)} runs ({names[0]}" in note for note in bandwidth.notes)
-
-
-@pytest.mark.parametrize(("form", "program"), in_turn(several_runs.FORMS_OF_HOSTS, PROGRAMS))
-def test_the_sections_of_several_hosts_are_each_a_run(form: str, program: str) -> None:
+@pytest.mark.parametrize(("form", "program"), in_turn(several_runs.FORMS, PROGRAMS))
+def test_the_runs_in_one_text_are_numbered(form: str, program: str) -> None:
     @settings(max_examples=2)
     @given(seeds)
     def run(seed: int) -> None:
         random = Random(seed)
-        agree(form, program, several_runs.NAMES[random.randrange(2)][: random.randint(2, 3)], random)
+        machine = measured.machine(random)
+        written = [PROGRAMS[program](machine, random) for _ in range(random.randint(2, 3))]
+        found, bandwidth = read(several_runs.FORMS[form]([output for _, output in written]))
+        expected = [
+            s for at, (one, _) in enumerate(written, 1) for s in several_runs.of_run(one, f"run {at}")
+        ]
+        if {s.run for s in bandwidth.samples} == {None}:  # all equal, by chance
+            numbers = {(s.median_gb_per_s, s.median_us) for s in expected}
+            assert len(numbers) <= len(expected) / len(written)
+            return
+        assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
+        assert [gpu.name for gpu in found.gpus] == [gpu.name for gpu in written[0][0].gpus]
+        assert any(f"{len(written)} runs (run 1" in note for note in bandwidth.notes)
 
     run()
-
-
-@pytest.mark.parametrize(
-    ("form", "names", "program"),
-    in_turn(several_runs.FORMS, [several_runs.NAMES[2], several_runs.CHANGES], PROGRAMS),
-)
-def test_the_sections_of_runs_and_changes_are_each_a_run(
-    form: str, names: tuple[str, ...], program: str
-) -> None:
-    agree(form, program, names, Random(f"{form} {program}"))
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_outputs_without_headings_are_numbered(program: str) -> None:
-    random = Random(program)
-    machine = measured.machine(random)
-    written = [PROGRAMS[program](machine, random) for _ in range(3)]
-    found, bandwidth = read("\n".join(output for _, output in written))
-    assert [s.run for s in bandwidth.samples] == [
-        f"run {number}" for number, (one, _) in enumerate(written, 1) for _ in several_runs.of_run(one, "")
-    ]
-    assert found.bandwidth is not None
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -113,8 +87,8 @@ def test_runs_on_different_gpus_are_refused(program: str) -> None:
     for name in ("NVIDIA H100 PCIe", "NVIDIA A100-SXM4-80GB"):
         gpus = tuple(Gpu(index=i, name=name, pci_address=f"0000:0{i}:00.0") for i in range(2))
         texts.append(PROGRAMS[program](Machine(source="x", gpus=gpus), Random(name))[1])
-    text = several_runs.FORMS["rules"](("node1", "node2"), texts)
-    with pytest.raises(InputError, match="different GPUs: node1, node2") as error:
+    text = several_runs.FORMS["rules"](texts)
+    with pytest.raises(InputError, match="different GPUs: run 1, run 2") as error:
         reading.read_text(text, origin="log")
     assert "several machines" in error.value.hint
 
@@ -191,27 +165,20 @@ def test_a_part_that_was_copied_again_is_no_other_run() -> None:
     assert len(machine.gpus) == len(written.gpus)
 
 
-def test_hosts_are_called_machines() -> None:
-    assert "several machines by their names" in runs.several("nvbandwidth", ["node1", "node2"])
-    for names in (["before", "after"], ["run 1", "run 2"], ["h100-a.txt", "h100-b.txt"]):
-        assert "at other times" in runs.several("nvbandwidth", names)
-
-
 def test_runs_of_bandwidthtest_on_each_gpu_of_several_hosts_are_of_both() -> None:
     era = bandwidthtest.ERAS["CUDA 12"]
     gpus = tuple(Gpu(index=i, name="NVIDIA A100-SXM4-80GB") for i in range(3))
-    written = {
-        name: bandwidthtest.measure(
-            Machine(source="x", gpus=gpus), era, measured.numbers(Random(name), 0.1, 99_999)
+    written = [
+        bandwidthtest.measure(
+            Machine(source="x", gpus=gpus), era, measured.numbers(Random(seed), 0.1, 99_999)
         )
-        for name in ("node1", "node2")
-    }
+        for seed in range(2)
+    ]
     for hidden in (False, True):
         outputs = [
-            "".join(bandwidthtest.text(one, era, [gpu], hidden=hidden) for gpu in gpus)
-            for one in written.values()
+            "".join(bandwidthtest.text(one, era, [gpu], hidden=hidden) for gpu in gpus) for one in written
         ]
-        machine, bandwidth = read(several_runs.FORMS["rules"](tuple(written), outputs))
-        expected = [s for name, one in written.items() for s in several_runs.of_run(one, name)]
+        machine, bandwidth = read(several_runs.FORMS["rules"](outputs))
+        expected = [s for at, one in enumerate(written, 1) for s in several_runs.of_run(one, f"run {at}")]
         assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
         assert [gpu.index for gpu in machine.gpus] == [0, 1, 2]

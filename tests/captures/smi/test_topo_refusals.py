@@ -26,9 +26,9 @@ REFUSED = [
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU2 PIX PIX", "line 4 is a row of GPU2"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU1 PIX X", "GPU1 has two rows, line 3 and line 4"),
     ("GPU0 GPU0\nGPU0 X PIX", "the header lists GPU0 twice"),
-    ("GPU0 GPU1 GPU2\nGPU0 X PIX\nGPU1 PIX X PIX\nGPU2 PIX PIX X", "row of GPU0 .line 2. has only 2 cells"),
-    ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells than the header"),
-    ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than there are rows without a header"),
+    ("GPU0 GPU1 GPU2\nGPU0 X PIX\nGPU1 PIX X PIX\nGPU2 PIX PIX X", "row of GPU0 .line 2. has fewer cells"),
+    ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells"),
+    ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "row of GPU0 .line 1. has more cells"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n\nGPU0\nGPU0 X", "two different matrices, the second near line 6"),
     (f"{WITH_NIC}NIC0: mlx5_0\n\n{WITH_NIC}NIC0: rocep4s0f0\n", "NIC0 is mlx5_0, and rocep4s0f0 in line 15"),
     ("nothing of the kind", "there is no `nvidia-smi topo -m` matrix in it"),
@@ -144,7 +144,7 @@ def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("\tGPU00\tGPU1\nGPU00\tX\tPIX\nGPU1\tPIX\tX\n", "GPU00 is not a GPU number"),
+        ("\tGPU00\tGPU1\nGPU00\tX\tPIX\nGPU1\tPIX\tX\n", "lists GPU00 twice, or with a leading zero"),
         ("\tGPU0\tGPU1\nGPU0\tX\tPIX\nGPU0\tX\tPIX\n", "two rows"),
     ],
 )

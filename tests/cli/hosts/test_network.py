@@ -12,8 +12,8 @@ import pytest
 
 from gputopo.cli.hosts import network
 from gputopo.cli.hosts.asking import ask
-from gputopo.copies.network import ALL_BYTES, BYTES
-from gputopo.runs.history import history_file, latest_network
+from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES
+from gputopo.runs import BoxHistory
 from gputopo.values.machine import Machine, Nic, NicPort
 from tests.cli.conftest import Call
 from tests.kit.dialects.nccl_tests import one_size
@@ -103,7 +103,7 @@ def test_what_two_hosts_measured_is_shown_and_saved(call: Call, programs: Path) 
     assert ends == {(f"host:{own}#{a}", f"host:{own}#{b}", "iperf3") for a, b in ((0, 1), (1, 0))}
     assert "measuring between 2 hosts by iperf3: about 8 s" in done.err
     assert "no ib_write_bw: " in document["notes"][0]
-    saved = latest_network(history_file(), {f"{own}#0", f"{own}#1"})
+    saved = BoxHistory().latest_network({f"{own}#0", f"{own}#1"})
     assert saved is not None
     assert len(saved.bandwidth.samples) == 2
 
@@ -152,7 +152,7 @@ def test_nccl_tests_of_all_hosts_are_judged_by_the_ports_of_the_first(
     assert "while both send, GB/s, by nccl-tests" in words
     assert "all-reduce over 2 GPUs, 256 MiB: 2 GB/s of bus bandwidth, expected 12.5, at least 6.25" in words
     assert "a ring over 1 RDMA port of 100 Gbit/s of each host" in words
-    saved = latest_network(history_file(), {f"{platform.node()}#0", f"{platform.node()}#1"})
+    saved = BoxHistory().latest_network({f"{platform.node()}#0", f"{platform.node()}#1"})
     assert saved is not None
     (programs / "pair.txt").write_text("ssh: connect to host 127.0.0.3 port 22: No route to host\n")
     done = call("bandwidth", *HOSTS, "--network-tool", "nccl-tests")

@@ -10,9 +10,9 @@ import pytest
 
 from gputopo.cli import run_command
 from gputopo.launch.jobs import autotune, trials
+from gputopo.launch.jobs.race import Race
 from gputopo.launch.locks import try_lock
 from gputopo.launch.target import Target
-from gputopo.planner.autotune import Race
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Candidate, Plan, mode_of
 from gputopo.values.run.result import Result

@@ -12,7 +12,7 @@ import pytest
 
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.target import Target
-from gputopo.runs.history import FILE, past
+from gputopo.runs import BoxHistory
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result
@@ -37,7 +37,7 @@ def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
     assert {path.name for path in folder.iterdir()} == {
         "spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json"
     }  # fmt: skip
-    (stored,) = past(own_home / FILE)
+    (stored,) = BoxHistory(own_home).past()
     assert (stored.result, stored.folder) == (result, str(folder))
 
 
@@ -71,11 +71,11 @@ def test_a_history_that_is_damaged_or_cannot_be_written_stops_no_run_and_hides_n
     worker("works")
     own_home.mkdir()
     if is_folder:
-        (own_home / FILE).mkdir()
+        BoxHistory(own_home).path.mkdir()
     else:
-        (own_home / FILE).write_bytes(b"not a history, and long enough to be read as one" * 20)
+        BoxHistory(own_home).path.write_bytes(b"not a history, and long enough to be read as one" * 20)
     done = call("run", "--model", "alexnet")
-    assert (done.code, done.err.count(FILE)) == (0, 1 if is_folder else 2)
+    assert (done.code, done.err.count("history.sqlite")) == (0, 1 if is_folder else 2)
     assert line in done.err
     shown = call("report", "--history")
     assert (shown.code, "1 run on" in shown.out) == (0, True)

@@ -213,7 +213,7 @@ def ways(command: Command, what: str, hint: str) -> list[Command]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that may stand for any: whether it holds examples, and which, is not looked at."""
-    for name in ("find", "require_made_for", "require_sound"):
+    for name in ("find_data", "require_made_for", "require_sound"):
         monkeypatch.setattr(data_folder, name, lambda *_: None)
     (tmp_path / "DIR").mkdir()
     return tmp_path / "DIR"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.supervise.run_folder import RunFolder
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, Step, read_events
 from gputopo.values.run.result import Result

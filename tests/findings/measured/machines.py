@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.copies.physics import checked
+from gputopo.copies import checked
 from gputopo.values.bandwidth import (
     Bandwidth,
     Conditions,

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.copies.expected import with_expectations
-from gputopo.copies.physics import checked
+from gputopo.copies import checked, with_expectations
 from gputopo.findings import find_bandwidth
 from gputopo.findings.measured.difference import bandwidth_difference
 from gputopo.values.bandwidth import (

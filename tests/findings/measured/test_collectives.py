@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 from msgspec.structs import replace
 
-from gputopo.copies.collectives import expected_rate
+from gputopo.copies import expected_rate
 from gputopo.findings import find_bandwidth
 from gputopo.reference.expectations import known_bus_rates
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Sample

@@ -3,7 +3,7 @@
 import pytest
 
 from gputopo.captures import reading
-from gputopo.copies.expected import with_expectations
+from gputopo.copies import with_expectations
 from gputopo.findings import find_bandwidth
 from gputopo.values.finding import Finding
 from tests import there

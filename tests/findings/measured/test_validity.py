@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from gputopo.copies.physics import checked
+from gputopo.copies import checked
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.finding import Finding

@@ -4,7 +4,7 @@ links.
 
 from collections.abc import Iterator
 
-from gputopo.reference.expectations import expected_gpu, expected_link, expected_nvlink
+from gputopo.reference import expected_gpu, expected_link, expected_nvlink
 from tests.kit.cuda.scenario import CudaGpu, CudaSpec, PathKind, Route, Settings
 from tests.kit.specs import LinkSpec, Scenario
 

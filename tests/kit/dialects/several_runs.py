@@ -7,21 +7,15 @@ import msgspec
 from gputopo.values.bandwidth import Sample
 from gputopo.values.machine import Machine
 
-Names = Sequence[str]
 
-# Names of runs: hosts, iterations of a loop, before and after a change.
-NAMES = (("node1", "node2", "node3"), ("gpu-a07", "gpu-a08", "gpu-b01"), ("run 1", "run 2", "run 3"))
-CHANGES = ("before", "after", "after reboot")
-
-
-def _headed(form: str) -> Callable[[Names, Names], str]:
-    def text(names: Names, outputs: Names) -> str:
-        return "\n".join(f"{form.format(name)}\n{one}" for name, one in zip(names, outputs, strict=True))
+def _headed(form: str) -> Callable[[Sequence[str]], str]:
+    def text(outputs: Sequence[str]) -> str:
+        return "\n".join(f"{form.format(f'node{number}')}\n{one}" for number, one in enumerate(outputs, 1))
 
     return text
 
 
-FORMS: dict[str, Callable[[Names, Names], str]] = {
+FORMS: dict[str, Callable[[Sequence[str]], str]] = {
     "rules": _headed("===== {} ====="),
     "dashes": _headed("--- {} ---"),
     "equals": _headed("== {} =="),
@@ -29,10 +23,7 @@ FORMS: dict[str, Callable[[Names, Names], str]] = {
     "comment": _headed("# {}"),
     "bold rule": _headed("********** {} **********"),
     "tail": _headed("==> {} <=="),
-}
-FORMS_OF_HOSTS = FORMS | {
-    "brackets": _headed("[{}]"),
-    "colon": _headed("{}:"),
+    "nothing": "\n".join,
 }
 
 

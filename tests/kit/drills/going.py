@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.supervise.record import Record
-from gputopo.probes.host_load import HostReader
-from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
+from gputopo.probes import HostReader, RunWatch
+from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS
 from gputopo.report import document_text, run_document
 from gputopo.values.run.events import (
     Event,

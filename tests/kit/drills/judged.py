@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gputopo.runs.input_verdict import input_verdict
+from gputopo.runs import judge_input
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 from tests.kit.drills.going import went
@@ -94,6 +94,6 @@ def _of_the_run(drill: Drill, result: Result) -> Iterator[str]:
         if cause != drill.run:
             yield f"the run: {cause}, not {drill.run}"
     if drill.input is not None:
-        judged = input_verdict(result, ())
+        judged = judge_input(result, ())
         if judged is None or judged.verdict != drill.input:
             yield f"the input: {judged}"

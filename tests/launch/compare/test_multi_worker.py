@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.launch.data.make import DataRequest, make
+from gputopo.launch.data import DataRequest, make_data
+from gputopo.launch.device_names import device_name
 from gputopo.launch.supervise.watchdog import SIGN_S
-from gputopo.launch.train.lifecycle.checkpoint_files import newest, path_of
-from gputopo.values.run.device_names import device_name
+from gputopo.launch.train.lifecycle.checkpoint_files import newest
 from gputopo.values.run.events import (
     Device,
     Evaluated,
@@ -76,7 +76,7 @@ def by_one(folder: Path, spec: RunSpec) -> list[Event]:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hosts")
-    make(root / "data", DataRequest(name="imagenet", count=40, side=48, classes=20))
+    make_data(root / "data", DataRequest(name="imagenet", count=40, side=48, classes=20))
     cut = sorted((root / "data").glob("train-*"))[0]
     cut.write_bytes(cut.read_bytes()[:-7])
     return root
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_wha
     rest = spec_of(2, 1, strategy=STRATEGY, lifecycle=kept, **options)
     alone = by_one(tmp_path / "alone", of_one_process(rest, num_batches=STEPS, lifecycle=whole))
     (tmp_path / "kept").mkdir()
-    shutil.copy(path_of(tmp_path / "whole", 1), tmp_path / "kept")
+    shutil.copy(tmp_path / "whole" / f"checkpoint-{1:08d}.npz", tmp_path / "kept")
 
     events = over_hosts(tmp_path / "resumed", rest)
     assert [step.global_step for step in steps_of(events)] == list(range(2, STEPS + 2))

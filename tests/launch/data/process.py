@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.data import folder
-from gputopo.launch.data.make import DataRequest, make, serialized
-from gputopo.launch.data.tfrecords import walk, wrong_record
+from gputopo.launch.data import DataRequest, folder, make_data
+from gputopo.launch.data.make import serialized
+from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.train.lifecycle.folders import DiskError
 from tests.launch.train.inputs import folders
 from tests.launch.train.small_disk import small_disk
@@ -33,7 +33,6 @@ def known_fields(root: Path) -> Any:
     return {
         "records": len(found),
         "walked": walk(path).records,
-        "wrong": wrong_record(path, 2),
         "fields": fields,
     }
 
@@ -44,13 +43,13 @@ def wrong(root: Path) -> Any:
     undecodable = folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")
     return {
         "fields": {kind: wrong_fields(record) for kind, record in folders.schemas().items()},
-        "pictures": [wrong_picture(undecodable), wrong_picture(folders.record(None))],
+        "picture": wrong_picture(undecodable),
     }
 
 
 def imagenet(root: Path) -> Any:
-    done = make(root / "data", DataRequest(name="imagenet", count=40, files=3, side=24))
-    found = folder.find(root / "data")
+    done = make_data(root / "data", DataRequest(name="imagenet", count=40, files=3, side=24))
+    found = folder.find_data(root / "data")
     return {
         "counts": [done.train, done.validation],
         "names": [path.name for path in found.of("train")],
@@ -64,7 +63,7 @@ def imagenet(root: Path) -> Any:
 def seeds(root: Path) -> Any:
     written = []
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        make(root / name, DataRequest(name="imagenet", count=4, files=1, side=16, seed=seed))
+        make_data(root / name, DataRequest(name="imagenet", count=4, files=1, side=16, seed=seed))
         written.append((root / name / "train-00000-of-00001").read_bytes())
     return [written[0] == written[1], written[0] == written[2]]
 
@@ -76,7 +75,7 @@ def full_disk(root: Path) -> Any:
     for place in ("data", "new/and/deeper", "empty"):
         with small_disk(20_000):
             try:
-                make(root / place, request)
+                make_data(root / place, request)
             except DiskError as error:
                 errors.append([error.what, error.exit_code])
     return {"errors": errors, "left": [path.name for path in root.rglob("*")]}

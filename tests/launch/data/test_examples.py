@@ -11,7 +11,6 @@ def test_tensorflow_reads_the_fields_of_a_written_example(found: dict[str, Any])
     assert found["known_fields"] == {
         "records": 3,
         "walked": 3,
-        "wrong": "it could not be read, although its checksum is correct",
         "fields": {
             "image/height": [462],
             "image/width": [581],
@@ -52,4 +51,4 @@ def test_of_a_record_with_all_fields_the_label_is_known(found: dict[str, Any], k
 
 
 def test_what_keeps_a_picture_from_being_made_is_reported(found: dict[str, Any]) -> None:
-    assert found["wrong"]["pictures"] == ["it has no image that can be decoded", "it has no label"]
+    assert found["wrong"]["picture"] == "it has no image that can be decoded"

@@ -4,16 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.launch.data import find_data, require_made_for, require_sound
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.data.folder import (
     Listing,
     check,
     count,
-    find,
     listed,
-    require_made_for,
     require_same,
-    require_sound,
 )
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from tests.launch.data.records import framed
@@ -30,7 +28,7 @@ def test_imagenet_is_known_by_its_files_names(tmp_path: Path) -> None:
     paths = [shard(tmp_path, f"train-0000{number}-of-00002", b"a", b"b") for number in range(2)]
     shard(tmp_path, "validation-00000-of-00001", b"c")
     (tmp_path / "notes.txt").write_text("other files are no matter")
-    found = find(tmp_path)
+    found = find_data(tmp_path)
     assert (found.name, found.form, found.of("train")) == ("imagenet", "tfrecord", tuple(paths))
     assert (count(found, "train"), count(found, "validation")) == (4, 1)
     assert found.notices == ()
@@ -38,14 +36,14 @@ def test_imagenet_is_known_by_its_files_names(tmp_path: Path) -> None:
 
 def test_missing_files_of_a_set_are_reported(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-01024", b"a")
-    (notice,) = find(tmp_path).notices
+    (notice,) = find_data(tmp_path).notices
     assert "has 1 of 1024 train files" in notice
 
 
 def test_a_subset_without_files_is_an_error_when_it_is_needed(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-00001", b"a")
     with pytest.raises(InputError, match="has no validation files"):
-        find(tmp_path).of("validation")
+        find_data(tmp_path).of("validation")
 
 
 @pytest.mark.parametrize(("suffix", "form"), [(".bin", "binary"), ("", "python")])
@@ -57,7 +55,7 @@ def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
     folder.mkdir(exist_ok=True)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
         (folder / f"{name}{suffix}").write_bytes(bytes(3073))
-    found = find(tmp_path)
+    found = find_data(tmp_path)
     assert (found.name, found.form) == ("cifar10", form)
     assert [len(found.of("train")), len(found.of("validation"))] == [5, 1]
     assert count(found, "train") == (5 if form == "binary" else None)
@@ -76,7 +74,7 @@ def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read
 ) -> None:
     for name in (*binary, *python):
         (tmp_path / name).write_bytes(bytes(3073))
-    found = find(tmp_path)
+    found = find_data(tmp_path)
     assert found.form == form
     assert f"has CIFAR-10 in both versions: the {form} files are read." in found.notices[0]
     files = binary if form == "binary" else python
@@ -87,7 +85,7 @@ def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read
 def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(InputError, match=f"holds no data set but {name}") as error:
-        find(tmp_path)
+        find_data(tmp_path)
     assert error.value.hint == f"unpack it there: tar xf {name}"
 
 
@@ -95,25 +93,25 @@ def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
 def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
     (tmp_path / "images.tfrecord").write_bytes(framed(b"a"))
     with pytest.raises(InputError, match=r"has no data set with known file names: images\.tfrecord"):
-        find(tmp_path, name)
+        find_data(tmp_path, name)
 
 
 def test_no_folder_an_empty_one_and_a_file_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no folder"):
-        find(tmp_path / "none")
+        find_data(tmp_path / "none")
     with pytest.raises(InputError, match="is empty") as empty:
-        find(tmp_path)
+        find_data(tmp_path)
     assert "gputopo make-data" in empty.value.hint
     (tmp_path / "file").write_text("a")
     with pytest.raises(InputError, match="is a file, not a folder"):
-        find(tmp_path / "file")
+        find_data(tmp_path / "file")
 
 
 def test_another_data_set_than_asked_for_is_refused(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-00001", b"a")
-    assert find(tmp_path, "imagenet").name == "imagenet"
+    assert find_data(tmp_path, "imagenet").name == "imagenet"
     with pytest.raises(InputError, match="holds imagenet, not cifar10"):
-        find(tmp_path, "cifar10")
+        find_data(tmp_path, "cifar10")
 
 
 def test_damage_is_seen_without_reading_the_data(tmp_path: Path) -> None:
@@ -121,7 +119,7 @@ def test_damage_is_seen_without_reading_the_data(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-1])
     other = shard(tmp_path, "train-00001-of-00003")
     shard(tmp_path, "train-00002-of-00003", b"a")
-    assert check(find(tmp_path), "train") == [
+    assert check(find_data(tmp_path), "train") == [
         (cut, 1, "the file ends within record 1"),
         (other, 0, "the file is empty"),
     ]
@@ -135,7 +133,7 @@ def test_of_a_large_folder_only_the_beginnings_are_looked_at(
     text = tmp_path / "train-00001-of-00002"
     text.write_text("this is a text of some length")
     monkeypatch.setattr(data_folder, "WALKED_BYTES", 10)
-    found = find(tmp_path)
+    found = find_data(tmp_path)
     assert check(found, "train") == [(text, 0, "the file is not a TFRecord file")]
     assert count(found, "train") is None
 
@@ -143,7 +141,7 @@ def test_of_a_large_folder_only_the_beginnings_are_looked_at(
 def test_a_binary_cifar_file_that_is_cut_is_seen(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(2 * 3073 + 5))
     (tmp_path / "data_batch_2.bin").write_bytes(b"")
-    assert [(path.name, record, why) for path, record, why in check(find(tmp_path), "train")] == [
+    assert [(path.name, record, why) for path, record, why in check(find_data(tmp_path), "train")] == [
         ("data_batch_1.bin", 2, "the file ends within record 2"),
         ("data_batch_2.bin", 0, "the file is empty"),
     ]
@@ -152,35 +150,35 @@ def test_a_binary_cifar_file_that_is_cut_is_seen(tmp_path: Path) -> None:
 def test_a_folder_of_both_data_sets_is_read_as_the_one_that_is_asked_for(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-00001", b"a")
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
-    assert find(tmp_path, "cifar10").name == "cifar10"
-    assert find(tmp_path, "imagenet").name == find(tmp_path).name == "imagenet"
+    assert find_data(tmp_path, "cifar10").name == "cifar10"
+    assert find_data(tmp_path, "imagenet").name == find_data(tmp_path).name == "imagenet"
 
 
 def test_a_bad_record_that_shows_without_tensorflow_is_an_error_before_it_loads(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-00002", b"abc", b"de")
     second = shard(tmp_path, "train-00001-of-00002", b"f")
-    require_sound(find(tmp_path), "train")
+    require_sound(find_data(tmp_path), "train")
     second.write_bytes(b"")
     with pytest.raises(InputError, match="train-00001-of-00002, record 0: the file is empty") as bad:
-        require_sound(find(tmp_path), "train")
+        require_sound(find_data(tmp_path), "train")
     assert "--bad-records skip" in bad.value.hint
 
 
 def test_a_label_of_cifar_that_is_out_of_range_is_an_error_before_tensorflow_loads(tmp_path: Path) -> None:
     file = tmp_path / "data_batch_1.bin"
     file.write_bytes(bytes(3073) + b"\x09" + bytes(3072))
-    require_sound(find(tmp_path), "train")
+    require_sound(find_data(tmp_path), "train")
     file.write_bytes(bytes(3073) + b"\x0a" + bytes(3072))
     with pytest.raises(InputError, match=r"data_batch_1.bin, record 1: its label 10 is not between 0 and 9"):
-        require_sound(find(tmp_path), "train")
+        require_sound(find_data(tmp_path), "train")
 
 
 def test_a_model_of_the_catalogue_is_made_for_one_data_set(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-00001", b"a")
     for model in ("alexnet", "keras:ResNet50", "my:net"):
-        require_made_for(find(tmp_path), model)
+        require_made_for(find_data(tmp_path), model)
     with pytest.raises(UsageError, match=r"resnet20 is made for cifar10, .* holds imagenet"):
-        require_made_for(find(tmp_path), "resnet20")
+        require_made_for(find_data(tmp_path), "resnet20")
 
 
 FOLDER = Path("/data")

@@ -12,7 +12,7 @@ from gputopo import cli
 from gputopo.launch.data import cifar_files
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.data import make as making
-from gputopo.launch.data.make import DataRequest, Pixels, make
+from gputopo.launch.data.make import DataRequest, Pixels, make_data
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.report import units
 from gputopo.values.errors import InputError
@@ -31,8 +31,8 @@ def test_imagenet_folders_have_the_files_and_counts_that_were_asked_for(found: d
 
 
 def test_cifar_folders_have_five_training_files_and_a_test_file(tmp_path: Path) -> None:
-    make(tmp_path / "data", DataRequest(name="cifar10", count=60, side=40))
-    found = data_folder.find(tmp_path / "data")
+    make_data(tmp_path / "data", DataRequest(name="cifar10", count=60, side=40))
+    found = data_folder.find_data(tmp_path / "data")
     assert len(found.of("train")) == 5
     images, labels = cifar_files.joined(cifar_files.read(path) for path in found.of("train"))
     assert images.shape == (54, 3072)
@@ -62,7 +62,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for place in ("data", "new/and/deeper", "empty"):
         with small_disk(20_000), pytest.raises(DiskError, match="nothing was left behind") as full:
-            make(tmp_path / place, request)
+            make_data(tmp_path / place, request)
         assert full.value.exit_code == 3
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
@@ -71,9 +71,9 @@ def test_an_empty_folder_is_filled_and_stays_the_same_folder(tmp_path: Path) -> 
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     before = (tmp_path / "real").stat().st_ino
-    make(tmp_path / "link", DataRequest(name="cifar10", count=12, side=16))
+    make_data(tmp_path / "link", DataRequest(name="cifar10", count=12, side=16))
     assert (tmp_path / "real").stat().st_ino == before
-    assert data_folder.find(tmp_path / "real").name == "cifar10"
+    assert data_folder.find_data(tmp_path / "real").name == "cifar10"
     assert not [path for path in (tmp_path / "real").iterdir() if path.name.startswith(".")]
 
 
@@ -98,7 +98,7 @@ def test_a_command_that_is_terminated_leaves_nothing_behind(
 def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "keep").write_text("mine")
     with pytest.raises(InputError, match="already exists"):
-        make(tmp_path, DataRequest(name="imagenet", count=4, side=16))
+        make_data(tmp_path, DataRequest(name="imagenet", count=4, side=16))
     assert [path.name for path in tmp_path.iterdir()] == ["keep"]
 
 
@@ -112,7 +112,7 @@ def test_the_command_writes_a_folder_and_shows_what_to_do_with_it(
     size = units.size(sum(file.stat().st_size for file in place.iterdir()))
     assert f"{place}: 18 images for training and 2 for validation, {size}." in out
     assert f"--data-dir {place}" in out
-    assert data_folder.find(place).name == "cifar10"
+    assert data_folder.find_data(place).name == "cifar10"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.data.tfrecords import Framing, masked_crc, walk, wrong_record
+from gputopo.launch.data.tfrecords import Framing, masked_crc, walk
 from tests.launch.data.records import framed
 
 
@@ -51,16 +51,3 @@ def test_another_file_is_distinguished_from_a_damaged_one(tmp_path: Path) -> Non
     assert walk(path) == Framing(1, "the checksum of a length is wrong", 19)
     path.write_bytes(b"")
     assert walk(path) == Framing(0, "the file is empty")
-
-
-def test_what_is_wrong_with_a_record_is_read_from_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    damaged = bytearray(framed(b"three"))
-    damaged[13] ^= 1
-    path.write_bytes(framed(b"one") + framed(b"") + bytes(damaged) + framed(b"four"))
-    assert [wrong_record(path, number) for number in range(4)] == [
-        "it could not be read, although its checksum is correct",
-        "it is empty",
-        "its checksum does not match its bytes",
-        "it could not be read, although its checksum is correct",
-    ]

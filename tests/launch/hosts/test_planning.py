@@ -20,9 +20,8 @@ from gputopo.launch.hosts.planning import (
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
 from gputopo.launch.spec.rules import check
 from gputopo.launch.target import Target
-from gputopo.planner.network import SavedNetwork
-from gputopo.planner.request import Request
-from gputopo.prediction.links.hosts import NCCL_OF_CARDS
+from gputopo.planner import Request, SavedNetwork
+from gputopo.planner.network import NCCL_OF_CARDS
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError

@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.spec.prepare import spec_of
 from gputopo.launch.target import Target
-from gputopo.planner.request import Request
-from gputopo.topology.identities import without_identities
+from gputopo.planner import Request
+from gputopo.topology import without_identities
 from gputopo.values import schema
 from gputopo.values.run.result import DeviceResult, Result, Throughput
 from tests.launch.hosts.test_planning import brought

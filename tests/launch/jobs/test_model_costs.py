@@ -11,9 +11,9 @@ from gputopo.launch.jobs import model_costs
 from gputopo.launch.jobs.model_costs import Sized, content_of, in_child, models_home, sized, workload_of
 from gputopo.launch.spec.model_names import read
 from gputopo.values.errors import UsageError
-from gputopo.workload import workloads
+from gputopo.workload import Workload, require_workload
 
-ALEXNET = workloads.require("alexnet")
+ALEXNET = require_workload("alexnet")
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the models that are built, each as alexnet, in place of a child that loads Keras."""
     names: list[str] = []
 
-    def build(name: str) -> workloads.Workload:
+    def build(name: str) -> Workload:
         names.append(name)
         return msgspec.structs.replace(ALEXNET, name=name)
 
@@ -36,7 +36,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_network_of_the_tables_needs_no_child(tmp_path: Path, built: list[str]) -> None:
-    assert workload_of("resnet50", {"GPUTOPO_HOME": str(tmp_path)}) == workloads.require("resnet50")
+    assert workload_of("resnet50", {"GPUTOPO_HOME": str(tmp_path)}) == require_workload("resnet50")
     assert built == []
 
 

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from gputopo.copies.network import ALL_BYTES, AT_ONCE, BYTES, Command, NetworkHost, ToolChoice
 from gputopo.launch.jobs.network import Ended, measure, read
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES, Command, NetworkHost
+from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, NetworkToolChoice
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import NicPort
 from tests.kit.dialects.nccl_tests import one_size
@@ -35,7 +35,7 @@ def hosts(count: int, *, gpus: int = 1) -> list[NetworkHost]:
     ]
 
 
-def measured(tool: ToolChoice, of: Sequence[NetworkHost], program: Program) -> Bandwidth:
+def measured(tool: NetworkToolChoice, of: Sequence[NetworkHost], program: Program) -> Bandwidth:
     def run(commands: Sequence[Command], limit_s: float) -> list[Ended]:
         assert limit_s > 0
         return [program(words) for _, words in commands]
@@ -100,7 +100,7 @@ def test_iperf3_measures_each_direction_and_then_all_hosts_at_once() -> None:
     found = measured("iperf3", [one._replace(rate_gbit_per_s=10.0) for one in hosts(3)], of_iperf3)
     alone = [one for one in found.samples if one.group is None]
     assert sorted((one.source[-1], one.destination[-1]) for one in alone) == [*permutations("012", 2)]
-    assert len([one for one in found.samples if one.group == AT_ONCE]) == 3
+    assert len([one for one in found.samples if one.group == ALL_HOSTS_AT_ONCE]) == 3
     assert {(one.tool, one.transport, one.streams, one.expected_gb_per_s) for one in found.samples} == {
         ("iperf3", "TCP", 4, 1.177)
     }
@@ -130,7 +130,7 @@ def test_a_host_that_fails_costs_its_own_pairs_and_is_not_tried_for_ever() -> No
     assert {end for one in found.failures for end in (one.source, one.destination)} >= {"host:n2"}
     assert sum(one.says.startswith("skipped") for one in found.failures) >= 4
     assert sum("-c" in words and any("10.0.0.2" in word for word in words) for words in tried) == 2
-    assert not [one for one in found.samples if one.group == AT_ONCE]
+    assert not [one for one in found.samples if one.group == ALL_HOSTS_AT_ONCE]
 
 
 def test_what_measures_nothing_is_an_error_with_the_first_reason_and_ends_soon() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values.run.events import (
     Anomaly,
     GpuSample,

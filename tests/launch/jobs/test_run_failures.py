@@ -11,7 +11,7 @@ from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.watchdog import HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.report.runs.state import news
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import (

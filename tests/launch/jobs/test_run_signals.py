@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from gputopo.launch.supervise.worker_life import WorkerLimits
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values.run.events import (
     RunFinished,
 )

@@ -12,7 +12,7 @@ from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.launch.supervise.watchdog import HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.report.runs.state import news
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import PhaseBegun, RankFailed, Replanned, RunStarted, Step
 from gputopo.values.run.plan import Candidate

@@ -207,7 +207,7 @@ from gputopo.values.run.events import Device
 from gputopo.values.run.spec import RunSpec
 one = RunSpec(model="keras:convnexttiny", backend="gpu", batch_size=1, data_format="NCHW",
     devices=(Device(tower=0, device="/GPU:0"),))
-built = models.build(one.model, one)
+built = models.build_model(one.model, one)
 answer["counted"] = [parameter_count(built), built.input_shape, built.classes]
 answer["turned"] = [built.layout, built.says[-1], keras.config.image_data_format()]
 rows = [TowerRows(first, 4, Stream(1, 4, step)) for first in (0, 4) for step in (0, 1)]
@@ -228,7 +228,7 @@ from gputopo.launch.train.training import stepper_of
 from gputopo.launch.train.inputs.synthetic import examples
 one = RunSpec(model="tests.launch.train.user_models:squares", backend="cpu", ps_device="/CPU:0", batch_size=6,
     devices=(Device(tower=0, device="/CPU:0"),))
-model = models.build(one.model, one)
+model = models.build_model(one.model, one)
 first = float(stepper_of(model, one)(0).losses[0])
 images, labels = examples(model, TowerRows(0, 6, Stream(one.seed, 0)), seed=one.seed, data_format="NHWC")
 images, wanted = model.own_layout(images, "NHWC"), tf.one_hot(labels, 3)

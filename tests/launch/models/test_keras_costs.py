@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.workload import workloads
+from gputopo.workload import Workload, require_workload
 from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 from gputopo.launch.models.keras_building import KerasModel, build_keras
-from gputopo.launch.models.keras_costs import costs_of
+from gputopo.launch.models.keras_costs import count_costs
 from gputopo.launch.spec import model_names
 from gputopo.values import schema
 import msgspec
@@ -66,56 +66,56 @@ def branches():
     y = layers.concatenate([layers.Conv2D(5, 1)(x), layers.AveragePooling2D(2, 1, "same")(x)])
     return keras.Model(x, layers.Dense(2)(layers.Flatten()(y)))
 
-answer = {"resnet50": costs_of(build_keras(model_names.read("keras:ResNet50"), None), "resnet50")}
+answer = {"resnet50": count_costs(build_keras(model_names.read("keras:ResNet50"), None), "resnet50")}
 for name, model in (("shared", shared(Shared)), ("traced", shared(Traced)), ("attention", attention()),
                     ("branches", branches()), ("convolutions", convolutions()), ("recurrent", recurrent())):
-    answer[name] = costs_of(KerasModel(model, name=name), name)
+    answer[name] = count_costs(KerasModel(model, name=name), name)
 sys.stdout.write(msgspec.json.encode(answer).decode())
 """
 
 
 @pytest.fixture(scope="module")
-def costs() -> dict[str, workloads.Workload]:
+def costs() -> dict[str, Workload]:
     found: dict[str, Any] = answer_of("-c", ASK)
     import msgspec
 
-    return msgspec.convert(found, dict[str, workloads.Workload])
+    return msgspec.convert(found, dict[str, Workload])
 
 
-def test_a_model_of_keras_costs_what_its_table_lists(costs: dict[str, workloads.Workload]) -> None:
-    counted, listed = costs["resnet50"], workloads.require("resnet50")
+def test_a_model_of_keras_costs_what_its_table_lists(costs: dict[str, Workload]) -> None:
+    counted, listed = costs["resnet50"], require_workload("resnet50")
     assert counted.multiply_accumulates == pytest.approx(listed.multiply_accumulates, rel=1e-3)
     assert counted.feature_bytes == pytest.approx(listed.feature_bytes, rel=0.02)
     assert counted.parameters == pytest.approx(listed.parameters, rel=2e-3)
     assert counted.input_shape == listed.input_shape
 
 
-def test_every_variable_is_in_one_block(costs: dict[str, workloads.Workload]) -> None:
+def test_every_variable_is_in_one_block(costs: dict[str, Workload]) -> None:
     for one in costs.values():
         assert sum(block.parameters for block in one.blocks) == one.parameters, one.name
 
 
 def test_a_layer_that_is_used_twice_has_its_variables_once_and_its_products_twice(
-    costs: dict[str, workloads.Workload],
+    costs: dict[str, Workload],
 ) -> None:
     one = costs["shared"]
     assert one.multiply_accumulates == 2 * 8 * 8 + 8 * 3
     assert [block.variables for block in one.blocks] == [(35, 64, 8), (24, 3)]  # nothing uses the first 35
 
 
-def test_functions_that_the_model_calls_are_followed(costs: dict[str, workloads.Workload]) -> None:
+def test_functions_that_the_model_calls_are_followed(costs: dict[str, Workload]) -> None:
     assert costs["traced"].multiply_accumulates == 8 * 8 + 8 * 3
     assert [block.variables for block in costs["traced"].blocks] == [(64, 8), (24, 3)]
 
 
-def test_products_of_attention_count(costs: dict[str, workloads.Workload]) -> None:
+def test_products_of_attention_count(costs: dict[str, Workload]) -> None:
     rows, width, heads, key = 10, 6, 2, 3
     projections = 4 * rows * width * heads * key
     products = 2 * heads * rows * rows * key
     assert costs["attention"].multiply_accumulates == projections + products + rows * width * 4
 
 
-def test_products_of_every_kind_of_convolution_count(costs: dict[str, workloads.Workload]) -> None:
+def test_products_of_every_kind_of_convolution_count(costs: dict[str, Workload]) -> None:
     grouped, depthwise, transposed = 7 * 7 * 8 * 9 * 2, 5 * 5 * 16 * 9, 5 * 5 * 16 * 4 * 5
     assert costs["convolutions"].multiply_accumulates == grouped + depthwise + transposed + 5 * 3
     conv, norm, deep, wide, pool = 7 * 7 * 8, 7 * 7 * 8, 5 * 5 * 16, 10 * 10 * 5, 5 * 5 * 5
@@ -124,7 +124,7 @@ def test_products_of_every_kind_of_convolution_count(costs: dict[str, workloads.
     assert costs["branches"].feature_bytes == 4 * (4 * 4 * (5 + 3 + 8) + 2)
 
 
-def test_the_body_of_a_loop_counts_once(costs: dict[str, workloads.Workload]) -> None:
+def test_the_body_of_a_loop_counts_once(costs: dict[str, Workload]) -> None:
     one = costs["recurrent"]
     assert one.multiply_accumulates == 4 * 20 + 5 * 20 + 5 * 2
     assert [block.variables for block in one.blocks] == [(80,), (100, 20), (10, 2)]

@@ -70,7 +70,7 @@ def test_a_module_that_does_not_do_is_reported_with_what_to_do(reported: dict[st
 LISTED = """
 from gputopo.launch.models import source_check
 from gputopo.launch.models.keras_sources import applications
-print(sorted(source_check._applications()) == sorted(one.__name__ for one in applications().values()))
+print(sorted(source_check.known_applications()) == sorted(one.__name__ for one in applications().values()))
 """
 
 

@@ -75,13 +75,13 @@ FIRST_STEP = """
 import json, sys
 import tensorflow as tf
 from gputopo.values.errors import GputopoError
-from gputopo.launch.train.placement.devices import set_up
+from gputopo.launch.train.placement.devices import set_up_devices
 from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.values.run.spec import Precision
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec
 
-set_up(cpu_spec())
+set_up_devices(cpu_spec())
 gpus = (Device(tower=0, device="/GPU:0", gpu=3), Device(tower=1, device="/GPU:1", gpu=1, gpu_name="RTX 5090"))
 wrap, device, taken = tf.compat.v1.wrap_function, tf.device, []
 tf.device = lambda name: device(name.replace("GPU", "CPU"))
@@ -133,7 +133,7 @@ from gputopo.launch.train.placement import devices, trial_step
 def cannot(*given):
     raise tf.errors.InternalError(None, None, "CUDA_ERROR_NO_BINARY_FOR_GPU")
 trial_step.try_step = cannot
-devices.set_up = lambda spec: None
+devices.set_up_devices = lambda spec: None
 """
     gpu = Device(tower=0, device="/CPU:0", gpu=0, gpu_name="RTX 5090")
     spec = trivial_spec(backend="gpu", task="forward", devices=(gpu,))

@@ -3,7 +3,7 @@
 import pytest
 
 from gputopo.values.errors import UsageError
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload, workload_names
 from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
@@ -12,15 +12,15 @@ ASK = """
 import json, sys
 import numpy as np
 import tensorflow as tf
-from gputopo.workload import workloads as workload
+from gputopo.workload import known_architectures, workload_names
 from gputopo.launch.models import layers, models
 from gputopo.launch.models.model import parameter_count
 from gputopo.launch.train.inputs.synthetic import examples
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.models.layers import Stream, cut_normal, integers, normal, uniform
 
-answer = {"parameters": {name: parameter_count(models.build(name)) for name in workload.names()}}
-answer["shapes"] = {name: models.build(name).input_shape for name in workload.names()}
+answer = {"parameters": {name: parameter_count(models.build_model(name)) for name in workload_names()}}
+answer["shapes"] = {name: models.build_model(name).input_shape for name in workload_names()}
 stream = Stream(7, 3)
 for name, draw in (("uniform", uniform), ("normal", normal)):
     whole = draw(stream, (8, 3, 5)).numpy()
@@ -37,14 +37,14 @@ odd = np.clip(normal(Stream(1, 1), (9, 1, 7)).numpy(), -2.0, 2.0)
 answer["odd rows"] = bool((cut_normal(Stream(1, 1), (9, 1, 7), 1.0).numpy() == odd).all())
 labels = integers(stream, 5000, 11).numpy()
 answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
-model = models.build("trivial")
+model = models.build_model("trivial")
 nhwc = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
 nchw = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
 dropped = layers.dropout(np.ones((64, 4096), np.float32), 0.5, TowerRows(0, 64, stream), 0)
 answer["dropped"] = float((dropped == 0).numpy().mean())
 def takes_any(name):
-    model = models.NetworkModel.of(workload.architectures()[name])
+    model = models.NetworkModel.of(known_architectures()[name])
     with tf.Graph().as_default():
         given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
         images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
@@ -65,10 +65,10 @@ def answer() -> dict[str, object]:
 
 
 def test_models_have_exactly_the_listed_parameters_and_shapes(answer: dict[str, object]) -> None:
-    listed = {name: workload.require(name).parameters for name in workload.names()}
+    listed = {name: require_workload(name).parameters for name in workload_names()}
     assert answer["parameters"] == listed
     assert listed["alexnet"] == 61_842_345
-    assert answer["shapes"] == {name: list(workload.require(name).input_shape) for name in workload.names()}
+    assert answer["shapes"] == {name: list(require_workload(name).input_shape) for name in workload_names()}
 
 
 @pytest.mark.parametrize("draw", ["uniform", "normal"])
@@ -101,5 +101,5 @@ def test_networks_take_a_batch_of_any_size_as_an_export_needs(answer: dict[str, 
 
 def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError) as refused:
-        workload.require("alexnt")
+        require_workload("alexnt")
     assert "alexnet" in refused.value.hint

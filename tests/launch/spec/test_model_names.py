@@ -9,12 +9,12 @@ from gputopo.launch.spec.model_names import ModelName, model_for
 from gputopo.launch.spec.recipes import model_recipe
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import Schedule
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload, workload_names
 
 
 def test_a_network_keeps_its_name_and_its_defaults() -> None:
     assert model_names.read("alexnet") == ModelName("network", "alexnet")
-    known = workload.require("alexnet")
+    known = require_workload("alexnet")
     own = (known.gpu_batch, known.cpu_batch, known.learning_rate)
     assert model_names.defaults("alexnet") == own
 
@@ -111,7 +111,7 @@ def test_the_resnets_of_cifar_fall_after_82_123_and_300_epochs(name: str) -> Non
 
 
 @given(
-    st.sampled_from(workload.names()), st.integers(1, 200_000), st.integers(1, 64), st.integers(0, 10_000_000)
+    st.sampled_from(workload_names()), st.integers(1, 200_000), st.integers(1, 64), st.integers(0, 10_000_000)
 )
 def test_every_schedule_is_whole_for_any_batch(name: str, batch: int, added: int, step: int) -> None:
     rate, schedule = model_recipe(name, batch, added=added)

@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.launch.spec.prepare import (
     CPU_BATCHES,
     CPU_MAX_ERROR,
@@ -16,22 +16,21 @@ from gputopo.launch.spec.prepare import (
     without_nccl,
 )
 from gputopo.launch.target import Target
-from gputopo.planner import Request
+from gputopo.planner import Request, cpu_plan
 from gputopo.planner import plan as make_plan
-from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 from tests.launch.specs import machine, plan_for
 
 
 def spec(gpus: tuple[int, ...] = (), ps: str | None = "cpu", backend: str = "gpu", **options: Any) -> RunSpec:
     devices, rehearsal_of = options.pop("cpu_devices", 2), options.pop("rehearsal_of", None)
-    plan = plan_for(gpus, ps) if gpus else cpu_plan("alexnet", devices=devices, ps=ps or "auto")
+    plan = plan_for(gpus, ps) if gpus else cpu_plan(Request(model="alexnet", ps=ps or "auto"), devices)
     machine_ = machine() if gpus else None
     why = "No NVIDIA device"
     target = Target(backend, plan, machine_, why, rehearsal_of, devices)  # type: ignore[arg-type]
@@ -73,7 +72,8 @@ def test_a_strategy_with_copies_on_every_device_reduces_by_its_own_method(
     backend: Backend, gpus: tuple[int, ...]
 ) -> None:
     copies = plan_for(gpus, None, variable_update="replicated", all_reduce="copy")
-    plan = reduced_by_strategy(copies if gpus else cpu_plan("alexnet", variable_update="replicated"))
+    replicated = Request(model="alexnet", variable_update="replicated")
+    plan = reduced_by_strategy(copies if gpus else cpu_plan(replicated))
     assert {one.all_reduce for one in (plan.choice, *plan.candidates)} == {None}
     made = spec_of(Target(backend, plan, machine() if gpus else None), "alexnet", strategy="mirrored")
     assert (made.variable_update, made.ps_device, made.all_reduce) == ("replicated", None, None)
@@ -104,12 +104,12 @@ def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_states_it() -
 
 
 def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing() -> None:
-    assert cpu_plan("alexnet", variable_update="replicated").choice.all_reduce == "copy"
-    assert cpu_plan("alexnet", variable_update="independent").choice.all_reduce is None
+    assert cpu_plan(Request(model="alexnet", variable_update="replicated")).choice.all_reduce == "copy"
+    assert cpu_plan(Request(model="alexnet", variable_update="independent")).choice.all_reduce is None
 
 
 def test_counting_ends_on_cpu_devices_when_the_speed_is_known_and_on_gpus_by_count() -> None:
-    load = require("alexnet")
+    load = require_workload("alexnet")
     on_cpu = spec(backend="cpu")
     assert (on_cpu.num_batches, on_cpu.batch_limit) == (None, None)
     assert (on_cpu.time_budget_s, on_cpu.max_error) == (CPU_TIME_BUDGET_S, CPU_MAX_ERROR)
@@ -141,7 +141,7 @@ def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_requested_otherwis
 
 
 def test_more_cpu_devices_share_the_default_batch_and_never_get_none() -> None:
-    load = require("alexnet")
+    load = require_workload("alexnet")
     assert spec(backend="cpu", cpu_devices=4).batch_size == load.cpu_batch // 2
     assert min(spec(backend="cpu", cpu_devices=64).batches) >= 1
 
@@ -245,7 +245,7 @@ def test_batches_may_differ_by_device_and_the_rate_is_that_of_all_examples_toget
 
 
 def test_auto_takes_the_proportions_of_the_plan_and_the_examples_of_equal_batches() -> None:
-    default = require("alexnet")
+    default = require_workload("alexnet")
     auto: dict[str, Any] = {"asked": {"batch_size": "auto"}}
     made = on_gpus(planned((100, 300)), **auto)
     assert made.batches == (default.gpu_batch // 2, default.gpu_batch * 3 // 2)

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from gputopo.launch.supervise.record import Looks, Record
-from gputopo.runs.summary import Summary
-from gputopo.runs.verdict.judge import Judgement
+from gputopo.runs import Judgement, Summary
 from gputopo.values.run.events import (
     NCCL_TEST,
     Anomaly,

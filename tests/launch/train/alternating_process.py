@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.models import models
-from gputopo.launch.train.placement.devices import set_up
+from gputopo.launch.train.placement.devices import set_up_devices
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.training import stepper_of
 from gputopo.values.run.events import Device
@@ -55,7 +55,7 @@ def built(cores: int, towers: int, mode: str) -> dict[str, list[int]]:
     """Build one step as on so many cores. No step is taken, so there may be more than this machine has."""
     os.sched_getaffinity = lambda pid: set(range(cores))
     spec = msgspec.structs.replace(SPEC, devices=SPEC.devices[:towers], **MODES[mode])
-    step = stepper_of(models.build(spec.model, spec), spec)
+    step = stepper_of(models.build_model(spec.model, spec), spec)
     assert isinstance(step, TrainingStep)
     nodes = {node.name: node for node in step.graph_nodes()}
     return {
@@ -72,7 +72,7 @@ SPEC = cpu_spec(
     model="trivial-cifar10",
     devices=tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(4)),
 )
-set_up(SPEC)
+set_up_devices(SPEC)
 found = {
     f"{cores}x{towers}": {mode: built(cores, towers, mode) for mode in modes}
     for (cores, towers), modes in BUILT.items()

@@ -78,7 +78,7 @@ def core() -> _Found:
     found = _Found()
     for one in specs:
         # tiny has all kinds of layers; the variables of lenet are large enough to be cut.
-        model = tiny() if one.model == "tiny" else models.build(one.model)
+        model = tiny() if one.model == "tiny" else models.build_model(one.model)
         found.look(f"{one.variable_update} {one.data_format}", _step(model, one).graph_nodes())
     passes = evaluating.ForwardStep(tiny(), spec(data_format="NCHW", task="forward", devices=ONE))
     found.look("forward", passes.graph_nodes())
@@ -139,7 +139,7 @@ def trainers() -> _Found:
     found = _Found()
 
     def look(label: str, one: RunSpec) -> None:
-        step: Any = stepper_of(models.build(one.model, one), one)
+        step: Any = stepper_of(models.build_model(one.model, one), one)
         found.look(label, step.graph_nodes())
 
     look("mobile", spec(model=USER + "mobile", data_format="NCHW"))
@@ -162,6 +162,6 @@ def _step(model: Any, one: RunSpec) -> TrainingStep:
 
 
 if __name__ == "__main__":
-    devices.set_up(spec())
+    devices.set_up_devices(spec())
     parts = {part.__name__: asdict(part()) for part in (core, numerics, trainers)}
     json.dump({"gpu_build": is_gpu_build(), "marks": marks(), **parts}, sys.stdout)

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from gputopo.launch.device_names import device_name
 from gputopo.launch.jobs.serving import own_spec
 from gputopo.values import schema
-from gputopo.values.run.device_names import device_name
 from gputopo.values.run.events import Device, PhaseBegun, decode_line
 from gputopo.values.run.spec import RunSpec, Server
 from tests.kit.forks import ROOT

@@ -73,7 +73,7 @@ class NormedModel:
 
         from gputopo.launch.models.layers import GraphLayers
         from gputopo.launch.models.model import Forward
-        from gputopo.workload.sketch import Norm
+        from gputopo.workload import Norm
 
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)  # type: ignore[arg-type]
         norm = Norm(decay=DECAY, epsilon=EPSILON, scale=True)

@@ -20,8 +20,8 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
+from gputopo.launch.device_names import rank_of
 from gputopo.values.errors import GputopoError
-from gputopo.values.run.device_names import rank_of
 from gputopo.values.run.events import Device, Evaluated, Event, PlacementChecked, Step
 from gputopo.values.run.spec import RunSpec
 from tests.launch.train.cutting import cut_as_on_gpus
@@ -41,7 +41,7 @@ def main(cases_file: str, out: str) -> None:
     whole = msgspec.convert(reported["all"], RunSpec) if "all" in reported else None
     specs = {name: _spec(reported, whole, fields) for name, fields in reported["cases"].items()}
     every = whole or next(iter(specs.values()))
-    devices.set_up(every)
+    devices.set_up_devices(every)
     with devices.joined(every):
         for name, spec in specs.items():
             try:
@@ -89,7 +89,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.train.placement import variables as made
 
     events: list[Event] = []
-    model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)
+    model = MODELS[spec.model]() if spec.model in MODELS else models.build_model(spec.model)
     first = [variable.numpy() for variable in made.create(model, "/CPU:0", spec.seed)]
     tasks = {"train": training.train, "forward": evaluating.pass_forward, "eval": evaluating.evaluate}
     steppers: list[Any] = []

@@ -69,7 +69,7 @@ def main(count: int, out: Path, *, timed: bool) -> None:
     from gputopo.launch.train.placement.methods import ALGORITHMS, reducer_of
 
     run = run_spec(count)
-    devices.set_up(run)
+    devices.set_up_devices(run)
     names = [device.device for device in run.devices]
     results: dict[str, Any] = {
         "checks": {},

@@ -30,7 +30,7 @@ def main(cases_file: str, out: str) -> None:
     from gputopo.launch.train.placement import devices
 
     cases = {name: _case(reported["towers"], fields) for name, fields in reported["cases"].items()}
-    devices.set_up(_case(reported["towers"], {"model": "small"})[0])
+    devices.set_up_devices(_case(reported["towers"], {"model": "small"})[0])
     found = {}
     for name, (spec, more) in cases.items():
         try:
@@ -80,7 +80,7 @@ class Overflowing:
 def tiny() -> Any:
     """Return a network of the catalogue's words with a norm, neighbours, pools and dropout."""
     from gputopo.launch.models.models import NetworkModel
-    from gputopo.workload.architectures import Architecture
+    from gputopo.workload import Architecture
     from gputopo.workload.sketch import RESIDUAL_NORM
 
     def build(layers: Any, x: Any, classes: int) -> Any:
@@ -100,7 +100,7 @@ def _model(spec: RunSpec) -> Any:
 
     own: dict[str, Any] = {"tiny": tiny, "small": SmallModel, "normed": NormedModel}
     own["dropping"] = partial(NormedModel, keep=0.5)
-    return own[spec.model]() if spec.model in own else models.build(spec.model, spec)
+    return own[spec.model]() if spec.model in own else models.build_model(spec.model, spec)
 
 
 def _run(

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gputopo.launch.device_names import device_name
 from gputopo.values import schema
-from gputopo.values.run.device_names import device_name
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
 from tests.launch.forks import run_program
@@ -88,17 +88,14 @@ _LAUNCHER = """
 import subprocess, sys
 subprocess.run([sys.executable, "-P", "-c", '''
 import os, signal, sys
-from gputopo.launch.train import parent, server, worker
-from gputopo.values.run.events import encode_line
+from gputopo.launch.train import parent
 parent.PARENT_STOPPED_S = 2.0
 print(os.getpid(), flush=True)
-def emit(event):
-    os.write(int(sys.argv[2]), encode_line(event))
 if sys.argv[1] == "server":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    server._end_for_the_parent(False)
+    parent.end_for_parent(writes_stacks=False)
 else:
-    worker._end_without_launcher("n0", int(sys.argv[2]), emit)
+    parent.end_without_launcher("n0", int(sys.argv[2]))
 ''', *sys.argv[1:]], close_fds=False)
 """
 
@@ -139,7 +136,7 @@ from gputopo.values.run.spec import RunSpec
 from gputopo.launch.train.placement import checking, devices
 from gputopo.values import schema
 spec = schema.decode(open(sys.argv[1], "rb").read(), RunSpec, origin="")
-devices.set_up(spec)
+devices.set_up_devices(spec)
 with devices.joined(spec):
     there = spec.devices[1].device
     with tf.device(there):

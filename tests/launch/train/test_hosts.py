@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.data.make import DataRequest, make
-from gputopo.values.run.device_names import device_name, rank_of
+from gputopo.launch.data import DataRequest, make_data
+from gputopo.launch.device_names import device_name, rank_of
 from tests.launch.train import slope_model
 from tests.launch.train.hosts import devices_of, serving, spec_of
 from tests.launch.train.normed_model import SHAPES
@@ -162,7 +162,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(root: Path) -> Path:
-    make(root / "data" / "cifar10", DataRequest(name="cifar10", count=40))
+    make_data(root / "data" / "cifar10", DataRequest(name="cifar10", count=40))
     return root / "data"
 
 

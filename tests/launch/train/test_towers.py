@@ -42,7 +42,7 @@ def test_hits_are_those_of_a_sorted_list_of_guesses() -> None:
     nan, inf = float("nan"), float("inf")
     odd = [
         ([[0.0] * 8, [0.0] * 8], [7, 0], [1, 1]),  # no evidence: right only where the first class is
-        ([[nan] * 8, [nan, 1, 0, 0, 0, 0, 0, 0]], [0, 1], [0, 1]),
+        ([[nan] * 8, [nan, 1, 0, 0, 0, 0, 0, 0]], [0, 1], [0, 0]),
         ([[inf] * 8, [-inf, inf, 0, 0, 0, 0, 0, 0]], [3, 1], [1, 2]),
         ([[1.0] + [0.0] * 7, [1.0] + [0.0] * 7], [-1, 0], [1, 1]),  # a row without an example
     ]

@@ -28,8 +28,14 @@ def cases() -> dict[str, dict[str, Any]]:
         "fp16": {**alone, "precision": {"xla": True, "compute": "fp16"}, "data_format": "NCHW"},
     }
     found: dict[str, dict[str, Any]] = {
-        name: {"model": "dropping", "steps": STEPS, "batch_size": 4, "learning_rate": 0.05, **spec}
+        name: {"model": "normed", "steps": STEPS, "batch_size": 4, "learning_rate": 0.05, **spec}
         for name, spec in specs.items()
+    }
+    found["dropping"] = {
+        **found["alone"],
+        "model": "dropping",
+        "precision": {"xla": True},
+        "learning_rate": 0.0,
     }
     # The last step is one more, which is left out.
     found["compiled"] |= {"steps": STEPS + 1, "overflow": {"tower": 1, "steps": [STEPS]}}
@@ -48,8 +54,12 @@ def test_losses_weights_and_statistics_are_those_of_the_plain_towers(ran: Found)
     for array in plain:
         if array.startswith(("last", "state")):
             np.testing.assert_allclose(compiled[array], plain[array], rtol=0, atol=10 * TOLERANCE)
-    # The network drops entries, so equal losses mean equal random numbers as well.
     assert abs(plain["losses"][0] - plain["losses"][1]).min() > 1e-3
+
+
+def test_what_is_dropped_differs_between_steps(ran: Found) -> None:
+    # Nothing is learnt at a rate of 0.
+    assert len(set(ran["dropping"]["losses"][:, 0].tolist())) == STEPS
 
 
 def test_the_towers_are_calls_of_compiled_functions(ran: Found) -> None:

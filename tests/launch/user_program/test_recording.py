@@ -26,10 +26,9 @@ from gputopo.launch.user_program.recording import (
     write_stacks,
 )
 from gputopo.launch.user_program.steps import Joined, StepPipe
-from gputopo.probes import child
-from gputopo.probes.run_watch import RunWatch
+from gputopo.probes import RunWatch, child
 from gputopo.report import program_lines
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
 from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result

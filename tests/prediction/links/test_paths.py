@@ -7,19 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.expected import BIDIRECTIONAL_SHARE
-from gputopo.prediction.links.flows import Flows
+from gputopo.copies import BIDIRECTIONAL_SHARE
+from gputopo.planner.reasons import unknown_facts
+from gputopo.prediction import Paths, Placement, paths_of
+from gputopo.prediction.links.flows import Flows, slowest_of
 from gputopo.prediction.links.paths import (
     STAGED_MAX_GB_PER_S,
     STAGED_SHARE,
     HostLink,
     PairPath,
-    Paths,
-    paths_of,
-    unknown_facts,
 )
-from gputopo.prediction.step import Placement, limits
-from gputopo.reference.expectations import expected_link
+from gputopo.prediction.step import limits
+from gputopo.reference import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
@@ -232,7 +231,7 @@ def _slowest(paths: Paths, copies: list[tuple[int, int]]) -> tuple[tuple[str | i
     flows = Flows(paths)
     for a, b in copies:
         flows.between(a, b)
-    resource, seconds = flows.slowest
+    resource, seconds = slowest_of(flows.loads)
     assert resource is not None
     return resource, seconds
 

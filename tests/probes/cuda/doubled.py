@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from gputopo.values.ends import End
 from gputopo.values.schema import as_text, from_text

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from gputopo.copies.copies import CopyJob, CopyWindow
+from gputopo.probes.copy_jobs import CopyJob, CopyWindow
 from gputopo.probes.cuda import blocking
 from gputopo.probes.cuda import engine as engine_module
 from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError

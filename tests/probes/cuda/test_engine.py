@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from tests.kit.cuda.scenario import CudaSpec
 from tests.probes.cuda.doubled import (

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from gputopo.copies.copies import CopyJob, CopyTime
+from gputopo.probes.copy_jobs import CopyJob, CopyTime
 from gputopo.values.bandwidth import Failure
 from tests.probes.cuda.doubled import (
     MIB,

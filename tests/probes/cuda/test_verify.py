@@ -22,7 +22,7 @@ class SaysWrong:
 def test_bytes_that_are_right_shortly_after_are_wrong_data_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verify, "_LIBC", SaysWrong())
+    monkeypatch.setattr(verify, "LIBC", SaysWrong())
     copied = ctypes.create_string_buffer(bytes(block(0)), BLOCK_BYTES)
     with pytest.raises(CudaError, match="were wrong and then right") as caught:
         verify._compare(ctypes.addressof(copied), 0, BLOCK_BYTES, BLOCK_BYTES, 0)

@@ -4,7 +4,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from gputopo.probes.nvml.door import NotReadError, open_nvml
+from gputopo.probes import NotReadError
+from gputopo.probes.nvml.door import open_nvml
 from gputopo.probes.nvml.questions import common_ancestor, cuda_version, fact, facts_with, p2p, processes
 from gputopo.values.machine import Hop
 from tests.kit.distinct import DISTINCT

@@ -6,7 +6,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from gputopo.probes.nvml.door import Handle, NotReadError, Nvml, signed
+from gputopo.probes import NotReadError
+from gputopo.probes.nvml.door import Handle, Nvml, signed
 from gputopo.probes.nvml.questions import nvlink_fields, pcie_bytes
 from gputopo.probes.nvml.words import FABRIC_HEALTH, FABRIC_STATES, FABRIC_SUMMARIES
 from gputopo.values.machine import NvLink

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gputopo.probes import child
-from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.monitor import Monitor, Watcher, WatcherChild
+from gputopo.probes import NotReadError, child
+from gputopo.probes.nvml.gpu_watch import CLOCKS, GpuWatch, GpuWatchChild
+from gputopo.probes.nvml.monitor import Monitor
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.kit.distinct import DISTINCT
 from tests.kit.driver_time import DriverTime
@@ -102,7 +102,7 @@ def test_after_closing_samples_are_empty() -> None:
 def test_a_child_samples_as_the_monitor_does() -> None:
     fake = FakeNvml(FOUR)
     fake.script_clock(0, 0, [1410, 1100, 900])
-    with installed(fake), WatcherChild([3, 0]) as watcher:
+    with installed(fake), GpuWatchChild([3, 0]) as watcher:
         seen = [watcher.observe().gpus for _ in range(3)]
     assert [[sample.gpu for sample in samples] for samples in seen] == [[3, 0]] * 3
     assert [samples[1].graphics_mhz for samples in seen] == [1410, 1100, 900]
@@ -113,7 +113,7 @@ def test_a_child_samples_as_the_monitor_does() -> None:
 def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it() -> None:
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", crash, gpu=1, after_calls=1)
-    with installed(fake), WatcherChild([0, 1, 2]) as monitor:
+    with installed(fake), GpuWatchChild([0, 1, 2]) as monitor:
         assert monitor.observe().gpus[1].power_w == 61.5
         assert monitor.stop is None
         (last,) = monitor.observe().gpus
@@ -128,7 +128,7 @@ def test_a_cold_driver_may_take_as_long_to_be_watched_as_to_be_read(monkeypatch:
     fake, time_of_driver = FakeNvml(selected("dgx1+cold_init+cold_gpus")), DriverTime()
     fake.sleep = time_of_driver.sleep
     monkeypatch.setattr(child, "look", time_of_driver.look)
-    with installed(fake), WatcherChild(range(8)) as watcher:
+    with installed(fake), GpuWatchChild(range(8)) as watcher:
         assert [sample.power_w for sample in watcher.observe().gpus] == [31.7] * 8
 
 
@@ -136,7 +136,7 @@ def test_a_child_can_be_closed_while_another_thread_waits_for_its_sample() -> No
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", hang)
     with installed(fake):
-        monitor = WatcherChild([0])
+        monitor = GpuWatchChild([0])
         thread = threading.Thread(target=monitor.observe)
         thread.start()
         time.sleep(0.05)
@@ -157,7 +157,7 @@ def test_a_child_that_cannot_open_nvml_is_refused_with_the_reason(
     if fault is not None:
         fake.spoil("nvmlInitWithFlags", fault)
     with installed(fake), pytest.raises(NotReadError, match=reason):
-        WatcherChild([0])
+        GpuWatchChild([0])
 
 
 GPU_IS_LOST, NOT_SUPPORTED, NO_PERMISSION = 15, 3, 4
@@ -167,14 +167,14 @@ def test_a_sample_is_what_the_monitor_samples_and_when() -> None:
     with installed(FakeNvml(DISTINCT)):
         with Monitor([2, 0]) as monitor:
             sampled = monitor.sample()
-        with Watcher([2, 0], now=lambda: 1700000000.5) as watcher:
+        with GpuWatch([2, 0], asked=CLOCKS, now=lambda: 1700000000.5) as watcher:
             assert watcher.observe() == MachineSample(time_s=1700000000.5, gpus=sampled)
             assert watcher.xid_reason is None
 
 
 def test_an_xid_is_reported_once_with_its_gpu() -> None:
     fake = FakeNvml(DISTINCT)
-    with installed(fake), Watcher([0, 3]) as watcher:
+    with installed(fake), GpuWatch([0, 3], asked=CLOCKS) as watcher:
         assert watcher.observe().xids == ()
         for gpu, code in ((3, 79), (1, 79), (0, 31)):  # one is not watched
             fake.raise_xid(gpu, code)
@@ -184,7 +184,7 @@ def test_an_xid_is_reported_once_with_its_gpu() -> None:
 
 def test_a_storm_of_errors_does_not_hold_up_a_sample() -> None:
     fake = FakeNvml(DISTINCT)
-    with installed(fake), Watcher([0]) as watcher:
+    with installed(fake), GpuWatch([0], asked=CLOCKS) as watcher:
         for _ in range(200):
             fake.raise_xid(0, 13)
         seen = [len(watcher.observe().xids) for _ in range(5)]
@@ -204,7 +204,7 @@ def test_where_events_are_refused_the_reason_is_reported_and_the_rest_goes_on(
 ) -> None:
     fake = FakeNvml(DISTINCT)
     fake.refuse(call, code)
-    with installed(fake), Watcher([0]) as watcher:
+    with installed(fake), GpuWatch([0], asked=CLOCKS) as watcher:
         fake.raise_xid(0, 79)
         sample = watcher.observe()
         assert (watcher.xid_reason, sample.xids, sample.gpus[0].power_w) == (reason, (), 61.5)
@@ -213,18 +213,18 @@ def test_where_events_are_refused_the_reason_is_reported_and_the_rest_goes_on(
 def test_one_gpu_without_events_costs_only_its_own() -> None:
     fake = FakeNvml(DISTINCT)
     fake.refuse("nvmlDeviceRegisterEvents", NOT_SUPPORTED, gpu=0)
-    with installed(fake), Watcher([0, 1]) as watcher:
+    with installed(fake), GpuWatch([0, 1], asked=CLOCKS) as watcher:
         fake.raise_xid(1, 48)
         assert watcher.observe().xids == (Xid(code=48, gpu=1),)
 
 
 def test_a_gpu_lost_while_it_is_watched_raises_nothing_and_its_errors_are_reported_again_later() -> None:
     fake = FakeNvml(DISTINCT)
-    with installed(fake), Watcher([0, 1]) as watcher:
+    with installed(fake), GpuWatch([0, 1], asked=CLOCKS) as watcher:
         fake.lose(1)
         fake.refuse("nvmlEventSetWait_v2", GPU_IS_LOST)
         sample = watcher.observe()
-        assert sample.gpus[1] == GpuSample(gpu=1)
+        assert sample.gpus[1] == GpuSample(gpu=1, lost=True)
         assert sample.gpus[0].power_w == 61.5
         assert watcher.xid_reason == "GPU_IS_LOST"
         fake.refuse("nvmlEventSetWait_v2", 0)
@@ -234,15 +234,15 @@ def test_a_gpu_lost_while_it_is_watched_raises_nothing_and_its_errors_are_report
 
 
 def test_with_nothing_but_lost_gpus_there_are_samples_that_report_it() -> None:
-    with installed(FakeNvml(SCENARIOS["lost_handle"])), Watcher([2]) as watcher:
-        assert watcher.observe().gpus == (GpuSample(gpu=2),)
+    with installed(FakeNvml(SCENARIOS["lost_handle"])), GpuWatch([2], asked=CLOCKS) as watcher:
+        assert watcher.observe().gpus == (GpuSample(gpu=2, lost=True),)
         assert watcher.xid_reason == "NO_GPU_ANSWERS"
 
 
 def test_all_is_given_back_at_the_end_and_nothing_was_written() -> None:
     fake = FakeNvml(DISTINCT)
     with installed(fake):
-        with Watcher([0, 1]) as watcher:
+        with GpuWatch([0, 1], asked=CLOCKS) as watcher:
             watcher.observe()
         assert (fake.open, fake.writes) == (0, [])
         assert fake.calls["nvmlEventSetFree", None] == 1
@@ -253,6 +253,6 @@ def test_all_is_given_back_at_the_end_and_nothing_was_written() -> None:
 def test_a_child_reports_why_it_sees_no_errors() -> None:
     fake = FakeNvml(SCENARIOS["four"])
     fake.refuse("nvmlEventSetCreate", NO_PERMISSION)
-    with installed(fake), WatcherChild([0]) as watcher:
+    with installed(fake), GpuWatchChild([0]) as watcher:
         watcher.observe()
         assert watcher.xid_reason == "NO_PERMISSION"

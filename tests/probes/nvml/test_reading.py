@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.probes import child
-from gputopo.probes.collect import read_machine
 from gputopo.values.machine import Machine
-from tests.kit.machines import read
+from tests.kit.machines import read, read_machine
 from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree

@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gputopo.copies.budget import peers_of
-from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, SessionRequest, failure_of
-from gputopo.copies.sharing import fair_rates
+from gputopo.copies import fair_rates
+from gputopo.probes import SessionProgress, SessionRequest
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyTime, CopyWindow, failure_of
+from gputopo.probes.session.budget import peers_of
 from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import Doors, Measuring, bandwidth_of, check
-from gputopo.probes.session.session import News, Results, SessionProgress
+from gputopo.probes.session.session import News, Results
 from gputopo.values.bandwidth import Bandwidth, Failure
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from gputopo.values.run.events import GpuSample
@@ -123,8 +124,7 @@ class EngineDouble:
             return CopyTime(failure=failure_of(job, copy, reason, "it fails"))
         if job.kind == "latency":
             return CopyTime(bytes=size, microseconds=2.5)
-        counted = 2 if copy.kind == "d2d_local" else 1
-        return CopyTime(bytes=size, gb_per_s=counted * rate)
+        return CopyTime(bytes=size, gb_per_s=copy.times_counted * rate)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.copies.copies import Setting
-from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes import NotReadError
+from gputopo.probes.copy_jobs import Setting
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import (
     GpuSampler,
@@ -84,7 +84,7 @@ def test_clocks_that_fall_later_on_are_no_ramp_up() -> None:
 def test_cards_whose_rates_stay_work_for_the_least_time_and_no_longer() -> None:
     engine = EngineDouble(gpus=1, each_s=0.05)
     with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=engine.clock) as meter:
-        assert ramp_up(engine, meter, Setting(gpus=(0,)), engine.clock) is None
+        assert ramp_up(engine, meter, Setting(gpus=(0,)), engine.clock) == ()
     assert MIN_S < engine.clock() / 2 < MIN_S + 0.06  # within the cards, then to them
 
 

@@ -88,7 +88,7 @@ def test_a_node_without_cpus_is_reported_and_one_without_memory_is_none() -> Non
 
 
 def test_wrong_data_is_a_failure_on_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "_timed_copy", lambda at, size, now: (0.0, 1.0))  # copies nothing
+    monkeypatch.setattr(host_memory, "timed_copy", lambda at, size, now: (0.0, 1.0))  # copies nothing
     found = small(Host(), tmp_path)
     assert found.samples == ()
     assert [(one.source, one.reason) for one in found.failures] == [("node:0", "WRONG_DATA")]

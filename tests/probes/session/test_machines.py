@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gputopo.copies.budget import MAX_BYTES, MIN_BYTES, MIN_WINDOW_S
-from gputopo.copies.copies import SessionRequest, Setting, describe
-from gputopo.copies.jobs import jobs, min_local_bytes
+from gputopo.probes import SessionRequest
+from gputopo.probes.copy_jobs import Setting, describe
+from gputopo.probes.session.budget import MAX_BYTES, MIN_BYTES, MIN_WINDOW_S
+from gputopo.probes.session.jobs import jobs, min_local_bytes
 from gputopo.values.bandwidth import Bandwidth, Sample
 from tests.probes.session.double import AWAKE, EngineDouble, doors, machine, measure
 

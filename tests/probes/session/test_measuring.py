@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.copies.copies import SessionRequest
+from gputopo.probes import NoGpuMeasuredError, SessionProgress, SessionRequest
 from gputopo.probes.cuda.door import NoCudaError
 from gputopo.probes.session.host_memory import HostMemoryRates, farthest_node
-from gputopo.probes.session.measuring import NoGpuMeasuredError
 from gputopo.probes.session.selection import far_nodes, near_nodes
-from gputopo.probes.session.session import SessionProgress
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import ExitCode, UsageError

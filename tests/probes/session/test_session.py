@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.copies.budget import Effort, Speeds
-from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.copy_jobs import Copy, CopyJob
+from gputopo.probes.session.budget import Effort, Speeds
 from gputopo.probes.session.conditions import Meter
 from gputopo.probes.session.measured_job import MAX_RAMP_UP_S, measure_job
 from gputopo.values.bandwidth import Sample

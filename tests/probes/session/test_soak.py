@@ -6,13 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, CopyJob, CopyWindow, SessionRequest, Setting
-from gputopo.copies.jobs import soak_jobs
 from gputopo.findings import find_bandwidth
 from gputopo.findings.watched import find_watched
-from gputopo.probes.child import DriverStop
-from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.session.soak import SoakReadings, interval_of
+from gputopo.probes import DriverStop, NotReadError, SessionRequest, SoakReadings
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyWindow, Setting
+from gputopo.probes.session.jobs import soak_jobs
+from gputopo.probes.session.soak import interval_of
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Driver, Gpu, Machine, NvLink, Pcie, PciNode
@@ -150,7 +149,7 @@ def soaked(
     clock = engine.clock
     readings = SoakReadings(
         read(0.0),
-        10.0,
+        600.0,
         lambda: read(clock() / 60),
         watch=lambda _: WatcherDouble(clock, list(xids)),
         now=clock,
@@ -238,7 +237,7 @@ def test_what_could_not_be_read_is_noted() -> None:
     ]
 
     def notes(watch: Callable[[Sequence[int]], Any]) -> tuple[str, ...]:
-        with SoakReadings(machine(1), 10.0, lambda: machine(1), watch=watch, now=clock) as readings:
+        with SoakReadings(machine(1), 600.0, lambda: machine(1), watch=watch, now=clock) as readings:
             readings.tick()
             return readings.notes()
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gputopo.copies.copies import CopyJob, CopyWindow, SessionRequest, describe
+from gputopo.probes import NoGpuMeasuredError, SessionProgress, SessionRequest, measure_watched
 from gputopo.probes.child import CallLimits, CallSlot, Channel
-from gputopo.probes.session.measuring import Doors, NoGpuMeasuredError
-from gputopo.probes.session.session import SessionProgress
-from gputopo.probes.session.watched import measure_watched
+from gputopo.probes.copy_jobs import CopyJob, CopyWindow, describe
+from gputopo.probes.session.measuring import Doors
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import UsageError
 from tests.probes.session.double import EngineDouble, doors, machine

@@ -8,10 +8,10 @@ import sys
 
 import msgspec
 
-from gputopo.copies import budget, jobs
-from gputopo.copies.copies import CopyJob, SessionRequest, Setting
+from gputopo.probes import SessionRequest
+from gputopo.probes.copy_jobs import CopyJob, Setting
 from gputopo.probes.cuda import transfer
-from gputopo.probes.session import ramp_up
+from gputopo.probes.session import budget, jobs, ramp_up
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import Doors

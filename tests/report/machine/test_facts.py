@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.report import document_text, inspection_document
-from gputopo.report.machine.facts import grouped_missing, not_read, reason_in_words
-from gputopo.values.facts import reason_for
+from gputopo.report.machine.facts import grouped_missing, not_read, reason_for, reason_in_words
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Machine, NvLink
 

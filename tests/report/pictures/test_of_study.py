@@ -2,17 +2,15 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from gputopo import captures
-from gputopo.measurements.published import made
-from gputopo.measurements.run_folders import most_telling, one_run
-from gputopo.measurements.study import study_of
+from gputopo.measurements import RunFolders, published_study, study_of
 from gputopo.report import Document, document_html, study_document
 from gputopo.report.document import Picture
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Device,
@@ -28,7 +26,6 @@ from gputopo.values.run.events import (
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import Study
-from tests import there
 from tests.invented_runs import InventedRun, gpu_devices, stream
 
 
@@ -83,7 +80,7 @@ def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
 
 @pytest.mark.parametrize("name", ["tensorpack", "lambda-cpu", "keras-multi-gpu"])
 def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one(name: str) -> None:
-    found = made(name)
+    found = published_study(name)
     names = [one.name for one in study_document(found, [], of=0).pictures]
     scaling = [] if name == "lambda-cpu" else ["speedup", "efficiency"]  # four GPUs alone
     assert names == [*scaling, *(["pairs-1", "clocks-1"] if name == "keras-multi-gpu" else [])]
@@ -114,16 +111,17 @@ def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
 
 
 def test_pairs_and_clocks_are_drawn_with_their_figures() -> None:
-    found = made("keras-multi-gpu")
+    found = published_study("keras-multi-gpu")
     pictures = {one.name: one.alt for one in study_document(found, [], of=0).pictures}
     assert "replicated nccl: PIX 0,1 1,429, PHB 0,5 1,176" in pictures["pairs-1"]
     assert "GPU 1: images/sec 84.6, core clock 95" in pictures["clocks-1"]
 
 
 def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(tmp_path: Path) -> None:
-    folders = [run_folder(tmp_path / name, slow=1.3, finished=name == "a", steps=30) for name in ("a", "b")]
-    runs = [there(one_run(folder)) for folder in folders]
-    document = study_document(study_of([], title="t"), runs, of=4)
+    folders = RunFolders()
+    for name in ("a", "b"):
+        folders.run(run_folder(tmp_path / name, slow=1.3, finished=name == "a", steps=30))
+    document = study_document(study_of([], title="t"), folders.most_telling(9), of=4)
     assert titles(document) == {"Machine": ["topology-1"], "Run a": ["run-1"], "Run b": ["run-2"]}
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
 
@@ -135,26 +133,22 @@ def test_a_run_of_one_device_says_nothing_of_peers() -> None:
     assert not re.search("peer|cannot tell", html)
 
 
-def test_runs_that_failed_or_were_slow_are_shown_before_the_latest() -> None:
-    def measured(day: int, **more: object) -> tuple[Path, Measurement]:
-        one = Measurement(source="", images_per_sec=1.0, time_s=float(day))
-        return Path(f"/{day}"), msgspec.structs.replace(one, **more)
-
-    odd = [measured(1, status="failed"), measured(3, conditions=("slow",))]
-    runs = [measured(5), odd[0], measured(2), odd[1], measured(4)]
-    assert most_telling(runs, 3) == [Path("/1"), Path("/3"), Path("/5")]
-    assert most_telling(runs, 9) == [Path(f"/{day}") for day in range(1, 6)]
+def test_runs_that_failed_or_were_slow_are_shown_before_the_latest(tmp_path: Path) -> None:
+    folders = RunFolders()
+    odd: dict[int, dict[str, Any]] = {1: {"status": "failed"}, 3: {"conditions": ("slow",)}}
+    for day in (5, 1, 2, 3, 4):
+        measured = Measurement(source="", images_per_sec=1.0, time_s=float(day), **odd.get(day, {}))
+        folders.runs.append((run_folder(tmp_path / str(day), steps=1), measured))
+    assert [run.name for run in folders.most_telling(3)] == ["1", "3", "5"]
+    (tmp_path / "4/events.jsonl").write_bytes(b"\x00\x01\n")  # a folder that no longer has a run
+    assert [run.name for run in folders.most_telling(9)] == ["1", "2", "3", "5"]
 
 
 def test_a_page_of_many_runs_stays_small_and_no_id_is_there_twice(tmp_path: Path) -> None:
-    long, short = (there(one_run(run_folder(tmp_path / f"{n}", slow=1.2, steps=n))) for n in (1000, 9))
-    html = document_html(study_document(study(), [long, short], of=2))
+    folders = RunFolders()
+    for steps in (1000, 9):
+        folders.run(run_folder(tmp_path / f"{steps}", slow=1.2, steps=steps))
+    html = document_html(study_document(study(), folders.most_telling(9), of=2))
     assert len(html) < 5_000_000 * 2 / 12  # a page has at most 12 runs
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
-
-
-def test_a_folder_that_holds_no_run_is_none(tmp_path: Path) -> None:
-    assert one_run(tmp_path) is None
-    (tmp_path / "events.jsonl").write_bytes(b"\x00\x01\n")
-    assert one_run(tmp_path) is None

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gputopo.report import document_text, run_document
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
 
 QUIET = Noise(own=0.01, stalls=0.0)

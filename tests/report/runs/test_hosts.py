@@ -9,8 +9,7 @@ from rich.console import Console
 from gputopo.report import RunMetrics, TfCnnLog, document_text, run_document
 from gputopo.report.runs.progress import Display
 from gputopo.report.runs.state import RunState, news
-from gputopo.runs.over_time import over_time
-from gputopo.runs.summary import summarise
+from gputopo.runs import read_over_time, summarise
 from gputopo.values.run.events import (
     Event,
     GpuSample,
@@ -116,7 +115,7 @@ def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
 
 
 def test_curves_over_time_are_of_each_hosts_gpu(run: list[Event]) -> None:
-    found = there(over_time(run))
+    found = there(read_over_time(run))
     clocks = {one.label: set(one.values) for one in found.facts["core clock, MHz"]}
     assert clocks == {"n1 GPU 0": {1500.0}, "n2 GPU 0": {1200.0}}
     assert [one.label for one in found.paces] == ["n1 GPU 0", "n2 GPU 0"]

@@ -1,13 +1,14 @@
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from gputopo.captures.recording import read_bundled
 from gputopo.report import document_lines, document_text, failure_lines, repeats_document, run_document, units
 from gputopo.report.layout import text_of
-from gputopo.runs.devices import alone_of_screen, with_alone
-from gputopo.runs.repeats import combine
-from gputopo.runs.summary import summarise
+from gputopo.runs import BoxHistory, combine_repeats, summarise, with_alone
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values.run.events import (
     Device,
     Evaluated,
@@ -246,7 +247,8 @@ def test_what_a_gpu_reported_stands_in_its_row_and_what_it_did_not_is_named() ->
     assert "not known   temperature, power, PCIe link of GPU 1: not reported by NVML\n" in text
 
 
-def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
+def test_the_speed_alone_comes_from_a_screen_of_the_same_job_on_this_machine(tmp_path: Path) -> None:
+    machine, history = read_bundled("7gforce"), BoxHistory(tmp_path)
     result = gpu_result(2)
     screened = tuple(ScreenDevice(number=n, word="even", says="", alone=90.0 - n) for n in range(2))
     screen = Screen(
@@ -259,14 +261,17 @@ def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
         seconds=1.0,
         quick=False,
         complete=True,
+        fingerprint=fingerprint(machine),
     )
-    found = with_alone(result, alone_of_screen(result, screen), "/runs/1")
+    found = with_alone(result, machine, [(Path("/runs/1"), screen)], history)
     assert [row.alone_images_per_sec for row in found.devices] == [90.0, 89.0]
     text = shown(found, width=160)
     assert re.search(r"^GPU 0 .* 90.0 ", text, re.MULTILINE)
     assert "images/sec of each GPU alone: measured in /runs/1" in text
-    assert alone_of_screen(result, msgspec.structs.replace(screen, batch_size=9)) == {}
-    assert with_alone(result, {}, "") == result
+    for other in ({"batch_size": 9}, {"fingerprint": "another"}, {"devices": ()}):
+        of_another = msgspec.structs.replace(screen, **other)
+        assert with_alone(result, machine, [(Path("/runs/1"), of_another)], history) == result
+    assert with_alone(result, None, [(Path("/runs/1"), screen)], history) == result
 
 
 def test_a_loss_that_is_not_a_number_is_written_out() -> None:
@@ -379,7 +384,7 @@ def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable(count
     changed = busy(summarise(stream(cpu_devices(2), steps_of((20, 0.1), (20, 0.2)))))
     assert changed.speed_change is not None
     assert not any("Slowed" in line for line in short(changed)), "as other programs did it"
-    repeats = document_text(repeats_document(combine([result, result], 2)), 120)
+    repeats = document_text(repeats_document(combine_repeats([result, result], 2)), 120)
     busiest = "in the first, other programs used 90% of the CPU."
     assert repeats.startswith(f"NOT RELIABLE: 2 of 2 repeats on a busy host; {busiest}")
 

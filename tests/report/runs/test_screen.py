@@ -5,7 +5,7 @@ import pytest
 
 from gputopo.report import autotune_note, document_text, screen_document
 from gputopo.report.plan_parts import autotune_blocks
-from gputopo.runs.screen import device_rows
+from gputopo.runs import device_rows
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, TimedRun
 from tests.report.shown import text_of_blocks
 from tests.runs.test_screen import NAMES, runs, screen_of

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import document_lines, run_document
-from gputopo.runs.summary import Summary, summarise
+from gputopo.runs import Judgement, Summary, summarise
 from gputopo.runs.verdict.hosts import named_by_host
-from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted, Sample, Step
 from gputopo.values.run.hosts import whole_hosts
 from gputopo.values.run.result import Result

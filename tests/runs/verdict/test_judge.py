@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.runs import Judgement
 from gputopo.runs.devices import reference_of
-from gputopo.runs.verdict.judge import Judgement
 from gputopo.runs.verdict.words import MARKS_OFFSET_S, MARKS_RESOLUTION_S
 from gputopo.values.run.events import Device, Step
 from gputopo.values.run.verdict import Verdict

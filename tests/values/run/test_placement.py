@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.planner.request import Request
+from gputopo.planner import Request
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Text, given_of
 from gputopo.values.run.placement import PlanOptions, parse_gpu_list, parse_ps, parse_speeds

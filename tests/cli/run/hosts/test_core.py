@@ -6,7 +6,7 @@ from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.job import Job
-from gputopo.planner.request import Request
+from gputopo.planner import Request
 from gputopo.values.option import Given
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.options import OutputOptions

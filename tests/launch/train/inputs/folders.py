@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from gputopo.launch.data import cifar_files
-from gputopo.launch.data.make import DataRequest, Pixels, make, serialized, write_imagenet
+from gputopo.launch.data.make import DataRequest, Pixels, make_data, serialized, write_imagenet
 from gputopo.launch.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
 from tests.launch.data.records import framed
 
@@ -54,7 +54,7 @@ def _written(
 
 def photographs(folder: Path) -> Path:
     """Write drawn pictures of many colours, larger and smaller than a model's input."""
-    return make(folder, DataRequest(name="imagenet", count=80, side=30, classes=1)).folder
+    return make_data(folder, DataRequest(name="imagenet", count=80, side=30, classes=1)).folder
 
 
 def record(label: int | None, *, encoded: bytes | None = None) -> bytes:

@@ -36,7 +36,7 @@ def main(spec_file: str, out: str) -> None:
     from gputopo.launch.train.placement import devices
 
     every = schema.decode(Path(spec_file).read_bytes(), RunSpec, origin=spec_file)
-    devices.set_up(msgspec.structs.replace(every, devices=devices_of(1, 4)))
+    devices.set_up_devices(msgspec.structs.replace(every, devices=devices_of(1, 4)))
     with devices.joined(every):
         found = {}
         for name, case in CASES.items():

@@ -50,7 +50,7 @@ def main(folder: str) -> None:
 
     from gputopo.launch.train.placement import devices
 
-    devices.set_up(spec_of(towers=MAX_TOWERS))
+    devices.set_up_devices(spec_of(towers=MAX_TOWERS))
     begin = tf.data.Dataset.__iter__
     tuned: dict[str, list[bool]] = {name: [] for name in CASES}
     threads: dict[str, list[str]] = {}

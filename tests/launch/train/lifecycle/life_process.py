@@ -29,7 +29,7 @@ def main(cases_file: str, out: str) -> None:
     reported = json.loads(Path(cases_file).read_text())
     from gputopo.launch.train.placement import devices
 
-    devices.set_up(_spec(reported["towers"], {"batch_size": 1}))
+    devices.set_up_devices(_spec(reported["towers"], {"batch_size": 1}))
     _save_examples(Path(out), 4 * reported["towers"])
     for fields in reported["runs"]:
         _run(Path(out), fields.pop("name"), reported["towers"], fields)
@@ -64,7 +64,7 @@ def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
         shutil.copy(begun, fields["lifecycle"]["checkpoints"])
     cut = cut_as_on_gpus(min_chunk=1) if fields.pop("in_parts", False) else nullcontext()
     spec = _spec(towers, {"model": named, **fields} if isinstance(named, str) else fields)
-    model = models.build(spec.model, spec) if isinstance(named, str) else NormedModel(keep=0.7, **named)
+    model = models.build_model(spec.model, spec) if isinstance(named, str) else NormedModel(keep=0.7, **named)
     events: list[Event] = []
     refused: dict[str, Any] = {}
     work = {"train": train, "forward": pass_forward, "eval": evaluate}[spec.task]

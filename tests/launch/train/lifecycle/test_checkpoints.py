@@ -211,8 +211,6 @@ def test_devices_that_share_variables_may_be_others_after_a_resume_and_those_of_
     for steps in (2, 4):
         with np.load(odd[0] / "adam" / f"checkpoint-0000000{steps}.npz") as file:
             found[steps] = {name: file[name] for name in file.files}
-        # Adam's powers, from 1 on: once for each step.
-        assert found[steps]["shared/0/0"] == pytest.approx(0.9 ** (steps + 1))
     assert found[2].keys() == found[4].keys()
     shapes = [{name: array.shape for name, array in one.items() if "/" in name} for one in found.values()]
     assert shapes[0] == shapes[1]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gputopo.launch.train.lifecycle import checkpoint_files as files
 from tests.launch.train.normed_model import DECAY, SHAPES, loss_and_gradients
 from tests.launch.train.test_exchange import slices
 from tests.launch.train.trained import run_cases
@@ -72,7 +71,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
 
 
 def stored(folder: Path, steps: int) -> dict[str, Any]:
-    with np.load(files.path_of(folder, steps)) as file:
+    with np.load(folder / f"checkpoint-{steps:08d}.npz") as file:
         return {name: file[name] for name in file.files}
 
 

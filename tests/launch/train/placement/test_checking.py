@@ -1,13 +1,12 @@
 from collections import Counter
 from dataclasses import dataclass
 
-import msgspec
 import pytest
 
 from gputopo.launch.train.placement import checking
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.events import Device
-from gputopo.values.run.spec import Exchange, RunSpec
+from gputopo.values.run.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,6 @@ class Variable:
 
 def variables(*devices: str) -> list[Variable]:
     return [Variable(on(device), Shape(10 * (number + 1))) for number, device in enumerate(devices)]
-
-
-def test_every_set_of_variables_has_its_devices_by_the_spec() -> None:
-    two = spec("/GPU:0", "/GPU:1")
-    assert checking.expected_devices(two, [8, 2]) == [["/GPU:0"] * 2]
-    spread = msgspec.structs.replace(two, ps_device=None, exchange=Exchange(ps_spread=True))
-    assert checking.expected_devices(spread, [8, 2, 3]) == [["/GPU:0", "/GPU:1", "/GPU:1"]]
-    for update in ("replicated", "independent"):
-        own = msgspec.structs.replace(two, variable_update=update, ps_device=None)
-        assert checking.expected_devices(own, [8, 2]) == [["/GPU:0"] * 2, ["/GPU:1"] * 2]
 
 
 def test_bytes_of_variables_are_counted_by_device() -> None:

@@ -19,7 +19,7 @@ from tests.launch.specs import cpu_spec
 silent = devices.settings(cpu_spec())
 os.environ.update(json.loads(sys.argv[2]))
 spec = cpu_spec(runtime=Runtime(**json.loads(sys.argv[1])))
-devices.set_up(spec)
+devices.set_up_devices(spec)
 made = [devices.short_name(one.name) for one in tf.config.list_logical_devices()]
 reported = devices.settings(spec)
 
@@ -30,8 +30,8 @@ tf.config.list_physical_devices = lambda kind: gpus
 tf.config.experimental.set_memory_growth = lambda gpu, on: asked.append([gpu, "growth", on])
 tf.config.set_logical_device_configuration = lambda gpu, parts: asked.append(
     [gpu, "limit", [part.memory_limit for part in parts]])
-devices.set_up(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
-devices.set_up(cpu_spec(backend="gpu"))
+devices.set_up_devices(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
+devices.set_up_devices(cpu_spec(backend="gpu"))
 tf32 = [tf.config.experimental.tensor_float_32_execution_enabled()]
 exact = cpu_spec(backend="gpu", precision=Precision(tf32="off", deterministic=True),
     runtime=Runtime(memory_limit_mib=512))

@@ -32,9 +32,9 @@ def placed(name):
     spec = trivial_spec(towers=2, variable_update="replicated", ps_device=None, all_reduce=name,
         exchange=Exchange(transfer="fp16"))
     emit = lambda event: phases.append([event.phase, sorted(ops & {"Cast", "CollectiveReduceV2"})])
-    placements.place(models.build(spec.model, spec), spec, emit)
+    placements.place(models.build_model(spec.model, spec), spec, emit)
 
-devices.set_up(trivial_spec(towers=2))
+devices.set_up_devices(trivial_spec(towers=2))
 placed("nccl")
 placed("copy")
 try:

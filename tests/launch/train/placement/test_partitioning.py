@@ -1,20 +1,16 @@
 import itertools
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.train.placement.algorithms import halves, leaders_of
 from gputopo.launch.train.placement.partitioning import (
-    Cut,
     chunk_sizes,
     owners_of,
-    rows_of_towers,
     small_runs,
     starts_of,
 )
-from gputopo.topology.hops import halves, leaders_of
-from gputopo.values.errors import UsageError
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))
@@ -84,29 +80,10 @@ def test_every_tower_leads_and_totals_are_made_everywhere_alternating(towers: in
     assert {leaders[main] for leaders, main in turns} == set(range(towers))
 
 
-CUTS = st.sampled_from(["even", "rest"])
-
-
-@given(st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 200))), CUTS)
-def test_every_row_goes_to_exactly_one_tower_in_order(sizes: tuple[int, int], cut: Cut) -> None:
-    towers, batch = sizes
-    rows = [row for first, count in rows_of_towers(batch, towers, cut) for row in range(first, first + count)]
-    assert rows == list(range(batch))
-
-
-@given(st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 200))))
-def test_an_even_cut_differs_by_one_row_at_most(sizes: tuple[int, int]) -> None:
-    towers, batch = sizes
-    counts = [count for _, count in rows_of_towers(batch, towers, "even")]
-    assert max(counts) - min(counts) <= 1
-
-
-def test_the_last_tower_takes_the_rest() -> None:
-    assert rows_of_towers(15, 4, "rest") == [(0, 3), (3, 3), (6, 3), (9, 6)]
-    assert rows_of_towers(15, 4, "even") == [(0, 4), (4, 4), (8, 4), (12, 3)]
-
-
-@given(st.integers(2, 16), CUTS)
-def test_fewer_rows_than_towers_are_refused(towers: int, cut: Cut) -> None:
-    with pytest.raises(UsageError, match=f"batch of {towers - 1}"):
-        rows_of_towers(towers - 1, towers, cut)
+@given(st.integers(0, 40))
+def test_halves_have_all_towers_and_differ_by_one(towers: int) -> None:
+    groups = halves(towers)
+    assert [tower for group in groups for tower in group] == list(range(towers))
+    assert len(groups) <= 2
+    assert all(groups)
+    assert len(groups[0]) - len(groups[-1]) <= 1 if groups else towers == 0

@@ -16,7 +16,7 @@ from gputopo.launch.train.placement import devices
 from gputopo.launch.train.placement.variables import INFINITE_DIFFERENCE, largest_difference, pin
 from tests.launch.train.reduction_cases import run_spec
 
-devices.set_up(run_spec(3))
+devices.set_up_devices(run_spec(3))
 
 def made(values, tower):
     with tf.device(f"/CPU:{tower}"):
@@ -87,11 +87,11 @@ def addresses(variables):
     return [np.asarray(memoryview(one.read_value())).ctypes.data for one in variables]
 
 spec = cpu_spec()
-devices.set_up(spec)
+devices.set_up_devices(spec)
 reported = {}
 for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None), ("independent", None)):
     own = msgspec.structs.replace(spec, variable_update=mode, ps_device=ps)
-    stepper = stepper_of(models.build(own.model, own), own)
+    stepper = stepper_of(models.build_model(own.model, own), own)
     places = stepper.placement.places
     before = [addresses(place) for place in places]
     for number in range(3):

@@ -6,7 +6,7 @@ from typing import Any
 
 from gputopo.values.run.events import Device, ModelBuilt, Noticed, Step, WarmupDone
 from gputopo.values.run.spec import Backend
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload
 from tests.launch.train.gpu_kernels import is_gpu_build, without_gpu_kernel
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import Picture, source, spec_of
@@ -19,7 +19,7 @@ def input_only(root: Path) -> Any:
     events: list[Any] = []
     said = measure_input(Picture(), spec_of(data, bad_records="skip", batch=3), events.append)
     known: list[Any] = []
-    measure_input(workload.require("resnet20"), spec_of(source="python", feed="queue"), known.append)
+    measure_input(require_workload("resnet20"), spec_of(source="python", feed="queue"), known.append)
     detected: list[Any] = []
     measure_input(Picture(), spec_of(source="cpu", min_warmup_s=0.05), detected.append)
     counted = [event for event in events if isinstance(event, Step)]

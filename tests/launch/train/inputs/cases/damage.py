@@ -91,13 +91,13 @@ def not_opened(root: Path) -> Any:
     import tensorflow as tf
 
     from gputopo.launch.train.inputs import factory
-    from gputopo.launch.train.inputs.records import BadRecords, FileReading, careful
+    from gputopo.launch.train.inputs.records import BadRecords, careful
 
     data = folders.damaged(root / "not_opened", "none")
     (data / "train-00001-of-00003").unlink()
     paths = [data / f"train-{shard:05d}-of-00003" for shard in range(3)]
     bad = BadRecords("skip")
-    records = careful(paths, tf.data.Dataset.range(3), FileReading(bad))
+    records = careful(paths, tf.data.Dataset.range(3), bad, (1, 1000))
     return {
         "read": [[int(file), int(number)] for file, number, _ in records],
         "bad": bad.notices,

@@ -27,8 +27,8 @@ def ways(root: Path) -> Any:
     And losses, but of the feeds that differ from `sync` in nothing that a step sees, and of `gpu` on 2
     towers, which every test of an exchange has. `staged`: in NCHW.
     """
+    from gputopo.launch.device_names import short_name
     from gputopo.launch.train import training
-    from gputopo.values.run.device_names import short_name
 
     results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):

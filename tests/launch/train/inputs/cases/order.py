@@ -76,7 +76,7 @@ def other_batches(root: Path) -> Any:
     for batch in ((9, 11), (1, 3, 2)):  # two steps each
         spec = spec_of(data, towers=len(batch), batch=batch, model=name, num_batches=2, num_warmup_batches=0)
         spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=lifecycle)
-        training.train(models.build(name, spec), spec, lambda event: None)
+        training.train(models.build_model(name, spec), spec, lambda event: None)
     fed.FedSource.feed = plain  # type: ignore[method-assign]
     whole = steps(spec_of(data, towers=1, batch=13), range(4), Picture((32, 32, 3), 11))[1].tolist()
     return {"taken": taken, "whole": whole}

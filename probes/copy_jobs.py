@@ -27,12 +27,17 @@ class Copy(Between, frozen=True):
         return self.gpus[-1 if self.kind == "p2p_staged" or self.method in READING else 0]
 
     @property
+    def times_counted(self) -> int:
+        """How often a rate counts each byte: twice if it is read and written in the same memory."""
+        return 2 if self.kind == "d2d_local" else 1
+
+    @property
     def near_gpu(self) -> int | None:
         """The GPU near the host memory in use: the source if the copy is staged. None: it uses none."""
         return self.gpus[0] if self.kind in ("h2d", "d2h", "p2p_staged") else None
 
 
-class CopyJob(msgspec.Struct, frozen=True, kw_only=True):
+class CopyJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Copies that run at once and are timed in one window. A single copy runs by itself.
 
     `kind`: the kind of the result: the kind of its copies, `bidirectional` (two copies, the result is the sum

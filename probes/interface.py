@@ -1,16 +1,12 @@
-"""What this host can measure the network with: programs, and the interface of an address."""
+"""The network interface that has an IP address."""
 
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from gputopo.copies.network import ALL_REDUCE, PROGRAMS
 from gputopo.probes.host import read_text
 
-# Suffixes of nccl-tests programs built with MPI=1: none, or the one that NAME_SUFFIX=_mpi gives (preferred).
-_SUFFIXES = ("", "_mpi")
 _ETHERNET = "1"  # ARPHRD_ETHER in linux/if_arp.h; InfiniBand is 32, loopback 772
 
 
@@ -26,15 +22,9 @@ def interface_of(address: str, sys: Path = Path("/sys")) -> Interface | None:
     """Return the interface that has an IP address, or None if no interface has it."""
     bare = address.partition("%")[0]
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == bare for one in addresses):
+        if any(address_there.address.partition("%")[0] == bare for address_there in addresses):
             stats = psutil.net_if_stats().get(name)
             rate = stats.speed / 1000 if stats is not None and 0 < stats.speed < 2**20 else None
             is_ethernet = read_text(sys / "class/net" / name / "type") == _ETHERNET
             return Interface(name, rate if is_ethernet else None, stats.mtu if stats is not None else None)
     return None
-
-
-def network_programs() -> dict[str, str]:
-    """Return the paths of the programs in PATH that measure the network, by name."""
-    names = (ALL_REDUCE, *(name for each in PROGRAMS.values() for name in each))
-    return {name: path for name in names for suffix in _SUFFIXES if (path := shutil.which(f"{name}{suffix}"))}

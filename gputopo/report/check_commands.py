@@ -69,7 +69,7 @@ _COMMANDS = {
 
 def check_command(rule_id: str, gpus: Iterable[int] = (), address: str | None = None) -> str:
     """Return the command. `gpus`, `address`: from the finding; the default is all GPUs."""
-    command = _COMMANDS[max((one for one in _COMMANDS if rule_id.startswith(one)), key=len)]
+    command = _COMMANDS[max(filter(rule_id.startswith, _COMMANDS), key=len)]
     listed = ",".join(map(str, gpus))
     command = command.replace("-i GPU", f"-i {listed}") if listed else command.replace(" -i GPU", "")
     return command.replace("-s ADDRESS", f"-s {address}" if address else "-d 10de:")

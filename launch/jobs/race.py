@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
-from gputopo.values.run.budget import TimeBudget
+from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, Settled, TimedRun, mode_of
 
@@ -34,12 +34,12 @@ def contenders(plan: Plan, count: int) -> tuple[Candidate, ...]:
     have the same mode.
     """
     choice = plan.choice
-    others = [one for one in plan.candidates if len(one.gpus) == len(choice.gpus)]
-    found = {mode_of(choice): choice}
-    for one in others:
-        if (one.variable_update == "independent") == (choice.variable_update == "independent"):
-            found.setdefault(mode_of(one), one)
-    return tuple(found.values())[:count]
+    by_mode = {mode_of(choice): choice}
+    for other in plan.candidates:
+        trains_alike = (other.variable_update == "independent") == (choice.variable_update == "independent")
+        if trains_alike and len(other.gpus) == len(choice.gpus):
+            by_mode.setdefault(mode_of(other), other)
+    return tuple(by_mode.values())[:count]
 
 
 class Race:
@@ -54,8 +54,12 @@ class Race:
     @property
     def leader(self) -> int | None:
         """The fastest remaining candidate by the median of its rounds; None if none has run."""
-        ran = [one for one in self.racing if self.runs[one]]
-        return max(ran, key=lambda one: median(run.images_per_sec for run in self.runs[one]), default=None)
+        speeds = {
+            place: median(run.images_per_sec for run in self.runs[place])
+            for place in self.racing
+            if self.runs[place]
+        }
+        return max(speeds, key=speeds.__getitem__, default=None)
 
     def run(self, measure: Callable[[int, int], TimedRun | str], budget: TimeBudget) -> None:
         """Measure in rounds until the race is settled. An error of `measure` ends it; earlier runs are kept.
@@ -67,16 +71,16 @@ class Race:
         rounds = 0
         while True:
             rounds += 1
-            for one in self.racing[:: 1 if rounds % 2 else -1]:
+            for place in self.racing[:: 1 if rounds % 2 else -1]:
                 if not budget.fits():
                     self.settled = "time"
                     return
-                found = budget.timed(partial(measure, one, rounds))
-                if isinstance(found, str):
-                    self.failures[one] = found
-                    self.racing.remove(one)
+                outcome = budget.timed(partial(measure, place, rounds))
+                if isinstance(outcome, str):
+                    self.failures[place] = outcome
+                    self.racing.remove(place)
                 else:
-                    self.runs[one].append(found)
+                    self.runs[place].append(outcome)
             if self._is_settled():
                 return
 
@@ -85,10 +89,11 @@ class Race:
         if leader is None or len(self.racing) == 1:
             self.settled = "failed"
             return True
-        leads = {one: lead(self.runs[leader], self.runs[one]) for one in self.racing if one != leader}
-        self.racing = [one for one in self.racing if one not in leads or leads[one][0] <= leads[one][1]]
-        if len(self.racing) == 1:
+        leads = {place: lead(self.runs[leader], self.runs[place]) for place in self.racing if place != leader}
+        near = [place for place, (ahead, noise) in leads.items() if ahead <= noise]
+        self.racing = [place for place in self.racing if place == leader or place in near]
+        if not near:
             self.settled = "lead"
-        elif all(sum(leads[one]) < SAME for one in self.racing if one != leader):
+        elif all(sum(leads[place]) < SAME for place in near):
             self.settled = "same"
         return self.settled != "stopped"

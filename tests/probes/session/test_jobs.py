@@ -1,62 +1,16 @@
 from collections import Counter
 from itertools import combinations, permutations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import Copy, CopyJob, Setting, describe, group_name, path_of
-from gputopo.copies.jobs import (
-    LOCAL_BYTES,
-    MAX_PEERS,
-    jobs,
-    next_jobs,
-    not_possible,
-    pairs,
-    without,
-)
-from gputopo.copies.sharing import fair_rates, uplink_groups
+from gputopo.probes.copy_jobs import Copy, CopyJob, Setting, describe, path_of
+from gputopo.probes.session.jobs import LOCAL_BYTES, MAX_PEERS, jobs, next_jobs, not_possible, pairs, without
 from gputopo.values.bandwidth import Sample
-from gputopo.values.ends import End
-from gputopo.values.machine import Machine
+from gputopo.values.ends import HOST, End
 from tests import there
 
 EIGHT = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2)))
-
-
-def at_once(kind: str, rates: dict[int, float]) -> list[Sample]:
-    """Return samples of a group, or of GPUs alone where there is one of them."""
-    group = group_name(kind, list(rates)) if len(rates) > 1 else None
-    return [
-        Sample(
-            kind=kind,  # type: ignore[arg-type]
-            source=End("host" if kind == "h2d" else f"gpu:{gpu}"),
-            destination=End(f"gpu:{gpu}" if kind == "h2d" else "host"),
-            pinned=True,
-            group=group,
-            median_gb_per_s=rate,
-        )
-        for gpu, rate in rates.items()
-    ]
-
-
-def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: float = 12.0) -> list[Sample]:
-    """Return what a session would have in the end on a machine with these uplinks."""
-    uplinks = {frozenset(gpus): carries for gpus, carries in groups}
-
-    def of(gpus: tuple[int, ...]) -> list[Sample]:
-        return at_once("h2d", fair_rates(dict.fromkeys(gpus, alone), uplinks))
-
-    done = [sample for gpu in setting.gpus for sample in at_once("h2d", {gpu: alone})]
-    done += of(setting.gpus)
-    tried: set[str] = set()
-    while wanted := [job for job in next_jobs(done, setting, frozenset(tried)) if job.kind == "h2d"]:
-        for job in wanted:
-            assert job.group is not None
-            assert job.group not in tried
-            tried.add(job.group)
-            done += of(tuple(gpu for copy in job.copies for gpu in copy.gpus))
-    return done
 
 
 def test_every_direction_of_every_pair_is_a_job_of_its_own() -> None:
@@ -142,65 +96,26 @@ def test_full_has_all_of_quick() -> None:
     assert ("gpu:0", 1) in far
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        [({0, 1, 2, 3}, 12.3), ({4, 5, 6, 7}, 12.3)],
-        [({0, 1}, 12.3), ({2, 3}, 12.3), ({4, 5}, 12.3), ({6, 7}, 12.3)],
-        [({2, 3}, 3.0)],
-        [(set(range(8)), 40.0)],
-        [({0, 1, 2, 3, 4}, 30.0)],
-        [({0, 1, 2, 3, 4}, 52.0)],
-        [],
-    ],
-)
-def test_what_is_asked_for_finds_the_shared_uplinks(groups: list[tuple[set[int], float]]) -> None:
-    found = uplink_groups(measured(EIGHT, groups), Machine(source="live"))
-    assert {frozenset(group.gpus) for group in found} == {frozenset(gpus) for gpus, _ in groups}
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [
-        [(set(range(first, first + 2)), 12.5) for first in range(0, 16, 2)],
-        [(set(range(8)), 12.5), (set(range(8, 16)), 12.5)],
-        [({0, 5, 9, 14}, 20.0), ({1, 2}, 13.0)],
-        [({0, 1}, 13.0), ({2, 3}, 13.0), ({0, 1, 2, 3}, 20.0), (set(range(4, 16)), 15.0)],
-    ],
-)
-def test_of_sixteen_gpus_few_pairs_show_the_shared_uplinks(groups: list[tuple[set[int], float]]) -> None:
-    done = measured(Setting(gpus=tuple(range(16))), groups)
-    assert {frozenset(group.gpus) for group in uplink_groups(done, Machine(source="live"))} == {
-        frozenset(gpus) for gpus, _ in groups
-    }
-    assert len({sample.group for sample in done} - {None}) < 100
-
-
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.floats(0.3, 5.0))
-def test_the_questions_come_to_an_end_and_are_bounded(uplink_of: list[int], width: float) -> None:
-    setting = Setting(gpus=tuple(range(len(uplink_of))))
-    groups = [
-        ({gpu for gpu, up in enumerate(uplink_of) if up == one}, 12.0 * width) for one in set(uplink_of)
+def test_gpus_that_slow_one_another_down_are_copied_to_in_pairs() -> None:
+    rates = {None: 12.0, "h2d gpus:0,1,2": 4.0}
+    done = [
+        Sample(
+            kind="h2d",
+            source=HOST,
+            destination=End.of_gpus(gpu),
+            pinned=True,
+            group=group,
+            median_gb_per_s=rate,
+        )
+        for group, rate in rates.items()
+        for gpu in range(3)
     ]
-    done = measured(setting, groups)
-    count = len(setting.gpus)
-    names = {sample.group for sample in done} - {None}
-    assert len(names) <= 1 + count * (count - 1) // 2 + count
-
-
-def test_nothing_is_asked_where_all_at_once_are_as_fast_as_alone() -> None:
-    done = [sample for gpu in range(8) for sample in at_once("h2d", {gpu: 12.0})]
-    assert next_jobs([*done, *at_once("h2d", dict.fromkeys(range(8), 11.8))], EIGHT) == ()
-    assert next_jobs([], EIGHT) == ()
-
-
-def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
-    done = [sample for gpu in range(3) for sample in at_once("h2d", {gpu: 12.0})]
-    done += at_once("h2d", dict.fromkeys(range(3), 4.0))
-    three = Setting(gpus=(0, 1, 2))
-    asked = next_jobs(done, three)
-    assert [job.group for job in asked] == ["h2d gpus:0,1", "h2d gpus:0,2", "h2d gpus:1,2"]
-    assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
+    setting = Setting(gpus=(0, 1, 2), nodes={0: 0, 1: 1, 2: 1}, sizes=(1 << 20, 1 << 24))
+    wanted = next_jobs(done, setting, [("h2d", (0, 2))])
+    assert [(job.group, job.bytes) for job in wanted] == [
+        (group, size) for group in ("h2d gpus:0,1", "h2d gpus:1,2") for size in (1 << 20, 1 << 24)
+    ]
+    assert [copy.numa_node for copy in wanted[0].copies] == [0, 1]
 
 
 def ends(job: CopyJob) -> list[tuple[int, ...]]:

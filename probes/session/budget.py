@@ -8,9 +8,9 @@ caches. With fewer bytes, the rate would mean something else.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.values.bandwidth import LARGE_BYTES, Level
 
 MIB = 2**20
@@ -83,9 +83,9 @@ class Speeds:
         return other
 
     def see(self, copy: Copy, gb_per_s: float) -> None:
-        """Store the speed of a copy, each byte counted once."""
+        """Store the rate of a copy as it was measured (CopyTime)."""
         if gb_per_s > 0:
-            self._seen[_key(copy)] = gb_per_s
+            self._seen[_key(copy)] = gb_per_s / copy.times_counted
 
     def of(self, copy: Copy) -> float:
         """Return the GB/s of a copy, each byte counted once. Never 0."""
@@ -95,7 +95,7 @@ class Speeds:
         if copy.kind == "d2d_local":
             return _GUESS_LOCAL_GB_PER_S
         if copy.host_gpu is None:
-            by_engine = self._seen.get(_key(msgspec.structs.replace(copy, method="copy_engine")))
+            by_engine = self._seen.get(_key(replace(copy, method="copy_engine")))
             if by_engine is not None:
                 return by_engine
             up, down = self._seen.get(("d2h", copy.gpus[:1])), self._seen.get(("h2d", copy.gpus[1:]))
@@ -103,7 +103,7 @@ class Speeds:
         return self._seen.get((copy.kind, copy.gpus), _GUESS_GB_PER_S)
 
 
-class _Span(NamedTuple):
+class JobTime(NamedTuple):
     """The minimum time of the copies in one window of a job, and the maximum time (MAX_BYTES)."""
 
     min_s: float
@@ -111,7 +111,8 @@ class _Span(NamedTuple):
     is_read: bool  # whether a reading of the link must fit into it
 
     @classmethod
-    def of(cls, job: CopyJob, speeds: Speeds) -> "_Span":
+    def of(cls, job: CopyJob, speeds: Speeds) -> "JobTime":
+        """Return the times of a job at these speeds."""
         rates = [speeds.of(copy) * GB for copy in job.copies]
         if job.bytes is not None:
             return cls(job.bytes / min(rates), job.bytes / min(rates), False)
@@ -120,6 +121,7 @@ class _Span(NamedTuple):
         return cls(shortest, MAX_BYTES / max(rates), read)
 
     def window_s(self, effort: Effort) -> float:
+        """Return how long the copies of one window take."""
         wanted = max(effort.window_s, effort.host_window_s) if self.is_read else effort.window_s
         return min(max(wanted, self.min_s), self.max_s)
 
@@ -143,18 +145,9 @@ def sizes(job: CopyJob, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
     """
     if job.bytes is not None:
         return (job.bytes,) * len(job.copies)
-    seconds = _Span.of(job, speeds).window_s(effort)
-    return tuple(max(_whole(speeds.of(copy) * GB * seconds), MIB) for copy in job.copies)
-
-
-def repeats_of(job: CopyJob, speeds: Speeds, effort: Effort) -> int:
-    """Return how many windows are counted."""
-    return _Span.of(job, speeds).repeats(effort)
-
-
-def job_seconds(job: CopyJob, speeds: Speeds, effort: Effort) -> float:
-    """Return the estimated seconds of a job."""
-    return _Span.of(job, speeds).job_s(effort)
+    seconds = JobTime.of(job, speeds).window_s(effort)
+    # Whole MiB: a multiple of the pattern that is used to check copies.
+    return tuple(max(-(-int(speeds.of(copy) * GB * seconds) // MIB), 1) * MIB for copy in job.copies)
 
 
 def peers_of(job: CopyJob) -> set[frozenset[int]]:
@@ -208,20 +201,15 @@ def choose_effort(
     efforts = QUICK_EFFORTS if level == "quick" else (FULL_EFFORT,)
     host_window_s = 0.0 if reading_s > _MAX_READING_S else _READING_MARGIN * reading_s
     peers_s = peer_seconds(remaining, enabled)
-    spans = [_Span.of(job, speeds) for job in remaining]
+    times = [JobTime.of(job, speeds) for job in remaining]
     for effort in efforts:
         chosen = effort._replace(host_window_s=host_window_s)
         if loops is not None:
             chosen = chosen._replace(repeats=loops, exact=True)
-        seconds = factor * (peers_s + sum(span.job_s(chosen) for span in spans))
+        seconds = factor * (peers_s + sum(time.job_s(chosen) for time in times))
         if seconds <= left_s:
             break
     return chosen, seconds
-
-
-def _whole(size: float) -> int:
-    """Round up to whole MiB, a multiple of the pattern that is used to check copies."""
-    return -(-int(size) // MIB) * MIB
 
 
 def _key(copy: Copy) -> tuple[object, ...]:

@@ -4,21 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.budget import (
+from gputopo.probes.copy_jobs import Copy, CopyJob, Setting
+from gputopo.probes.session.budget import (
     FEWEST_REPEATS,
     MAX_BYTES,
     MIN_BYTES,
     QUICK_EFFORTS,
     QUICK_SECONDS,
     Effort,
+    JobTime,
     Pace,
     Speeds,
     choose_effort,
-    repeats_of,
     sizes,
 )
-from gputopo.copies.copies import Copy, CopyJob, Setting
-from gputopo.copies.jobs import jobs
+from gputopo.probes.session.jobs import jobs
 from gputopo.values.ends import HOST, End
 
 UP = Copy(kind="h2d", source=End("host"), destination=End("gpu:0"), pinned=True)
@@ -74,8 +74,8 @@ def test_what_a_copy_of_the_speeds_learns_stays_there() -> None:
 
 def test_long_copies_are_repeated_less_often_but_never_under_three_times() -> None:
     sweep = CopyJob(kind="h2d", copies=(UP,), bytes=512 * 2**20)
-    assert repeats_of(sweep, speeds(up=25.0), Effort(0.04, 9)) == 9
-    assert repeats_of(sweep, speeds(up=0.1), Effort(0.04, 9)) == FEWEST_REPEATS
+    assert JobTime.of(sweep, speeds(up=25.0)).repeats(Effort(0.04, 9)) == 9
+    assert JobTime.of(sweep, speeds(up=0.1)).repeats(Effort(0.04, 9)) == FEWEST_REPEATS
 
 
 @given(st.floats(0.01, 500))

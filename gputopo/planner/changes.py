@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import links_for
-from gputopo.prediction.links.paths import paths_of, pcie_link
-from gputopo.reference.expectations import (
+from gputopo.prediction import paths_of, pcie_link
+from gputopo.reference import (
     GpuExpectation,
     LinkExpectation,
     expected_gpu,
     expected_link,
     expected_of,
+    fitting_links,
     known_gpus,
 )
-from gputopo.topology.peer_access import redirected_pairs, why_off
+from gputopo.topology import redirected_pairs, why_p2p_off
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 from gputopo.values.machine import Gpu, Link, Machine, Pcie
@@ -43,7 +43,8 @@ class ChangedMachine(NamedTuple):
 
 def changes_of(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the single changes in some texts; `;`, or `,` before a word, separates changes."""
-    return tuple(one.strip() for text in texts for one in re.split(r";|,(?!\s*[0-9])", text) if one.strip())
+    changes = (change.strip() for text in texts for change in re.split(r";|,(?!\s*[0-9])", text))
+    return tuple(filter(None, changes))
 
 
 def as_expected(machine: Machine) -> Machine:
@@ -54,23 +55,24 @@ def as_expected(machine: Machine) -> Machine:
 
 def changed(machine: Machine, changes: Sequence[str]) -> ChangedMachine:
     """Return a machine `as_expected` after changes, applied in order. Raises UsageError."""
-    found = ChangedMachine(machine)
+    replaced, notes = frozenset[int](), list[str]()
     for text in changes:
-        after = _change(text, found.machine)
-        found = ChangedMachine(after.machine, found.replaced | after.replaced, (*found.notes, *after.notes))
-    return found
+        after = _change(text, machine)
+        machine, replaced = after.machine, replaced | after.replaced
+        notes += after.notes
+    return ChangedMachine(machine, replaced, tuple(notes))
 
 
 def single_changes(machine: Machine) -> tuple[str, ...]:
     """Return the changes to try one by one: cards in slots with fewer lanes, ACS, peer access, NVLink."""
-    found = [f"gpu{index}: x{width}" for index, width in _narrow(machine).items()]
-    found += ["acs off"] if redirected_pairs(machine) else []
-    found += ["p2p on"] if _denied(machine) else []
+    changes = [f"gpu{index}: x{width}" for index, width in _narrow(machine).items()]
+    changes += ["acs off"] if redirected_pairs(machine) else []
+    changes += ["p2p on"] if _denied(machine) else []
     for a, b in combinations(machine.gpus, 2) if len(machine.gpus) <= _FEW_GPUS else ():
         row = expected_of(a)
         if row is not None and row.nvlink_by_bridge and row == expected_of(b) and _free(machine, a, b):
-            found.append(f"nvlink {a.index}-{b.index}")
-    return tuple(found)
+            changes.append(f"nvlink {a.index}-{b.index}")
+    return tuple(changes)
 
 
 def full_links(machine: Machine) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ def _link_of(gpu: Gpu, machine: Machine) -> LinkExpectation:
     host = paths_of(machine).hosts[gpu.index]
     if basis == "link" or host.basis != "measured":
         return link
-    return next(iter(links_for(min(host.up, host.down), gpu)), link)
+    return next(iter(fitting_links(min(host.up, host.down), [gpu])), link)
 
 
 def _with_link(gpu: Gpu, link: LinkExpectation) -> Gpu:
@@ -99,13 +101,13 @@ def _with_link(gpu: Gpu, link: LinkExpectation) -> Gpu:
 
 def _narrow(machine: Machine) -> dict[int, int]:
     """Return the full number of lanes of each card that has fewer in its slot, by GPU."""
-    found = {}
+    narrow = {}
     for gpu in machine.gpus:
         row, now = expected_of(gpu), _link_of(gpu, machine)
         widest = row.pcie_width if row and row.pcie_width else _WIDEST
         if not gpu.lost and now.width < widest and (row is None or row.pcie_width_seen != now.width):
-            found[gpu.index] = widest
-    return found
+            narrow[gpu.index] = widest
+    return narrow
 
 
 def _change(text: str, machine: Machine) -> ChangedMachine:
@@ -188,7 +190,7 @@ def _without_acs(machine: Machine) -> ChangedMachine:
 
 def _denied(machine: Machine) -> dict[tuple[int, int], str]:
     """Return the pairs without peer access that a setting can enable, and how."""
-    offs = {(link.a, link.b): why_off(machine, link) for link in machine.links if not link.nvlinks}
+    offs = {(link.a, link.b): why_p2p_off(machine, link) for link in machine.links if not link.nvlinks}
     settings = ("registry_key", "acs", "iommu", "bar1")
     return {pair: off.fix for pair, off in offs.items() if off and off.cause in settings and off.fix}
 
@@ -197,10 +199,10 @@ def _with_p2p(machine: Machine) -> ChangedMachine:
     """Return the machine with peer access for the pairs that a setting denies it."""
     fixes = _denied(machine)
     links = tuple(
-        msgspec.structs.replace(one, p2p_read="OK", p2p_write="OK", p2p_reason=None)
-        if (one.a, one.b) in fixes
-        else one
-        for one in machine.links
+        msgspec.structs.replace(link, p2p_read="OK", p2p_write="OK", p2p_reason=None)
+        if (link.a, link.b) in fixes
+        else link
+        for link in machine.links
     )
     notes = tuple(dict.fromkeys(fixes.values())) or ("no setting denies GPUs peer access",)
     return ChangedMachine(msgspec.structs.replace(machine, links=links), notes=notes)
@@ -224,8 +226,8 @@ def _with_nvlink(machine: Machine, a: Gpu, b: Gpu) -> ChangedMachine:
         raise UsageError(what, "use other GPUs")
     link = machine.link(low, high) or Link(a=low, b=high)
     more = msgspec.structs.replace(link, nvlinks=(link.nvlinks or 0) + count)
-    others = (one for one in machine.links if one != link)
-    links = tuple(sorted((more, *others), key=lambda one: (one.a, one.b)))
+    others = (other for other in machine.links if other != link)
+    links = tuple(sorted((more, *others), key=lambda link: (link.a, link.b)))
     note = f"GPUs {low} and {high}: {count} NVLinks"
     return ChangedMachine(msgspec.structs.replace(machine, links=links), notes=(note,))
 
@@ -249,11 +251,11 @@ def _replaced(machine: Machine, gpus: Sequence[Gpu], row: GpuExpectation) -> Cha
     moved = {gpu.index for gpu in gpus}
     links = tuple(
         msgspec.structs.replace(
-            one, nvlinks=one.nvlinks if row.nvlinks else 0, p2p_read=None, p2p_write=None, p2p_reason=None
+            link, nvlinks=link.nvlinks if row.nvlinks else 0, p2p_read=None, p2p_write=None, p2p_reason=None
         )
-        if {one.a, one.b} & moved
-        else one
-        for one in machine.links
+        if {link.a, link.b} & moved
+        else link
+        for link in machine.links
     )
     note = f"GPUs of another model: {row.name}, in the same slots"
     changed_links = msgspec.structs.replace(machine, links=links)

@@ -1,13 +1,22 @@
 """What measures the network, when each pair is measured, by which commands, and what is expected."""
 
 from itertools import combinations, permutations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.jobs import matchings
-from gputopo.copies.network import NetworkHost, choose, expected, nccl_command, rounds, transfer
+from gputopo.launch.jobs.network_tools import (
+    NetworkHost,
+    choose,
+    expected,
+    matchings,
+    nccl_command,
+    network_programs,
+    rounds,
+    transfer,
+)
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import NicPort
 from tests import there
@@ -125,13 +134,26 @@ def test_nccl_tests_get_nccl_s_variables_by_name_and_none_of_another_starter() -
 
 def test_the_payload_of_the_slower_card_is_expected() -> None:
     fast = host(rate_gbit_per_s=25.0, mtu_bytes=1500)
-    found = there(expected("iperf3", host(rate_gbit_per_s=10.0, mtu_bytes=1500), fast))
+    found = there(expected("iperf3", [host(rate_gbit_per_s=10.0, mtu_bytes=1500), fast]))
     assert found.gb_per_s == pytest.approx(10 / 8 * 1448 / 1538, abs=1e-3)  # the known 941 Mbit/s of 1 Gbit/s
     jumbo = host(rate_gbit_per_s=25.0, mtu_bytes=9000)
-    assert there(expected("iperf3", jumbo, jumbo)).gb_per_s == pytest.approx(25 / 8 * 8948 / 9038, abs=1e-3)
-    assert there(expected("ib_write_bw", host(), host())).gb_per_s == 50.0
+    assert there(expected("iperf3", [jumbo, jumbo])).gb_per_s == pytest.approx(25 / 8 * 8948 / 9038, abs=1e-3)
+    assert there(expected("ib_write_bw", [host(), host()])).gb_per_s == 50.0
 
 
 @pytest.mark.parametrize("rate", [None, 100.0, 0.0])
 def test_nothing_is_expected_of_an_unknown_card_or_one_that_tcp_may_not_fill(rate: float | None) -> None:
-    assert expected("iperf3", host(rate_gbit_per_s=rate), host(rate_gbit_per_s=rate)) is None
+    assert expected("iperf3", [host(rate_gbit_per_s=rate), host(rate_gbit_per_s=rate)]) is None
+
+
+def test_the_programs_in_path_are_found_and_nccl_tests_made_with_mpi_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert network_programs() == {}
+    for name in ("iperf3", "sendrecv_perf", "sendrecv_perf_mpi"):
+        (tmp_path / name).touch(0o755)
+    assert network_programs() == {
+        "iperf3": str(tmp_path / "iperf3"),
+        "sendrecv_perf": str(tmp_path / "sendrecv_perf_mpi"),
+    }

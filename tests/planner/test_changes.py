@@ -1,12 +1,12 @@
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
+from gputopo.planner.changes import as_expected, changed, changes_of, full_links, single_changes
 from gputopo.planner.what_if import best_change, what_if
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.what_if import as_expected, changed, changes_of, full_links, single_changes
+from gputopo.prediction import paths_of
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
@@ -200,6 +200,7 @@ lanes = st.sampled_from([1, 4, 8, 16])
 
 
 @given(st.lists(lanes, min_size=2, max_size=4), st.booleans(), st.integers(0, 3), lanes)
+@settings(max_examples=25)
 def test_an_improved_link_never_lowers_the_prediction(
     widths: list[int], measured: bool, index: int, width: int
 ) -> None:

@@ -8,11 +8,11 @@ hidden by its good direction.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, group_name
-from gputopo.copies.sharing import CHANGED_SHARE, Gpus, fair_rates, rates_at_once, shared
-from gputopo.values.bandwidth import KERNELS, READING, Method, NotMeasured, Sample
+from gputopo.copies import next_sets
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyKind, Setting, group_name
+from gputopo.values.bandwidth import HOST_KINDS, KERNELS, READING, Kind, Method, NotMeasured, Sample
 from gputopo.values.ends import HOST, End
 
 MIB = 2**20
@@ -27,7 +27,6 @@ KIB = 1024
 # 4 KiB to 512 MiB: powers of four, and the largest.
 SWEEP_BYTES = (*(4 * KIB << shift for shift in range(0, 17, 2)), 512 * 1024 * KIB)
 _PATHS: tuple[tuple[CopyKind, bool], ...] = (("p2p_direct", True), ("p2p_staged", False))
-_UP_AND_DOWN: tuple[CopyKind, ...] = ("h2d", "d2h")
 # Methods that programs do not use: they copy with the source's copy engine, which writes.
 _UNLIKE_PROGRAMS: tuple[Method, ...] = ("copy_engine_read", *KERNELS)
 
@@ -51,7 +50,7 @@ def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
     gpus, ordered = setting.gpus, pairs(setting.gpus)
     yield from _host_copies(setting, dict.fromkeys(gpus))
     if len(gpus) > 1:
-        yield from (_group(kind, gpus, setting) for kind in _UP_AND_DOWN)
+        yield from (_group(kind, gpus, setting) for kind in HOST_KINDS)
     yield from _inside(setting)
     for kind, direct in _PATHS:
         yield from (
@@ -59,7 +58,7 @@ def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
         )
     yield from _fabric(setting)
     for gpu in gpus:
-        copies = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN)
+        copies = tuple(_host_copy(kind, gpu, setting) for kind in HOST_KINDS)
         yield CopyJob(kind="bidirectional", copies=copies)
     chasing = [gpu for gpu in gpus if gpu not in setting.no_kernels]  # they follow a chain of pointers
     yield from (_latency(_host_copy("h2d", gpu, setting, method="kernel_read")) for gpu in chasing)
@@ -68,18 +67,20 @@ def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
         if _allowed("kernel_read", a, b, setting):
             yield _latency(_pair_copy("p2p_direct", a, b, setting, "kernel_read"))
     for gpu in gpus:
-        yield from (_job(_host_copy(kind, gpu, setting, pinned=False)) for kind in _UP_AND_DOWN)
+        yield from (_job(_host_copy(kind, gpu, setting, pinned=False)) for kind in HOST_KINDS)
 
 
 def _derivable(setting: Setting) -> Iterator[CopyJob]:
     """Yield copies whose rates mostly follow from others: both directions, staged besides direct."""
     ordered = pairs(setting.gpus)
-    both = [(a, b, {(a, b), (b, a)} <= setting.peers) for a, b in ordered[::2]]
+    pairs_both_ways = [(a, b, {(a, b), (b, a)} <= setting.peers) for a, b in ordered[::2]]
     for kind, direct in _PATHS:
-        yield from (_exchange(kind, a, b, setting) for a, b, is_direct in both if is_direct == direct)
+        yield from (
+            _exchange(kind, a, b, setting) for a, b, is_direct in pairs_both_ways if is_direct == direct
+        )
     yield from (_job(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered if pair in setting.peers)
     yield from (_latency(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered)
-    yield from (_exchange("p2p_staged", a, b, setting) for a, b, is_direct in both if is_direct)
+    yield from (_exchange("p2p_staged", a, b, setting) for a, b, is_direct in pairs_both_ways if is_direct)
     for method in _UNLIKE_PROGRAMS:
         for a, b in ordered:
             if _allowed(method, a, b, setting):
@@ -87,38 +88,14 @@ def _derivable(setting: Setting) -> Iterator[CopyJob]:
 
 
 def next_jobs(
-    done: Sequence[Sample], setting: Setting, tried: frozenset[str] = frozenset()
+    done: Sequence[Sample], setting: Setting, tried: Collection[tuple[Kind, tuple[int, ...]]]
 ) -> tuple[CopyJob, ...]:
     """Return the copies that the results so far require, to find the GPUs that share an uplink.
 
-    If GPUs are slower with all at once than by themselves, each pair of them is copied to at once. If the
-    pairs do not explain the whole slowdown (two GPUs cannot fill the uplink), then for each GPU that is
-    slower than explained, all GPUs except that one are copied to. `tried`: names of groups that must not be
-    returned again.
+    `tried`: the kind and the GPUs of groups that must not be returned again.
     """
-    wanted: list[CopyJob] = []
-    for kind in _UP_AND_DOWN:
-        alone, at_once = _alone(done, kind), rates_at_once(done, kind)
-        whole = max(at_once.values(), key=len, default={})
-        slowed = _slower(whole, alone)
-        if len(slowed) < 2 or len(whole) < 3:
-            continue
-        two = [_group(kind, pair, setting) for pair in _unknown_pairs(slowed, alone, at_once)]
-        missing = [job for job in two if job.group not in tried]
-        if not missing:
-            together = {gpus: rates for gpus, rates in at_once.items() if len(gpus) == 2}
-            unexplained = _slower(
-                whole, fair_rates({gpu: alone[gpu] for gpu in whole if gpu in alone}, shared(alone, together))
-            )
-            smaller = [tuple(gpu for gpu in whole if gpu != out) for out in unexplained]
-            missing = [
-                job
-                for gpus in smaller
-                if len(smaller) > 1 and len(gpus) > 2
-                if (job := _group(kind, gpus, setting)).group not in tried
-            ]
-        wanted += missing
-    return tuple(_sized(wanted, setting.sizes))
+    sets = next_sets(done, tried)
+    return tuple(_sized((_group(kind, gpus, setting) for kind, gpus in sets), setting.sizes))
 
 
 def soak_jobs(setting: Setting) -> tuple[CopyJob, ...]:
@@ -128,7 +105,7 @@ def soak_jobs(setting: Setting) -> tuple[CopyJob, ...]:
     it, and so on, on the pair's usual path. All GPUs copy within their memory.
     """
     gpus = setting.gpus
-    host = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN for gpu in gpus)
+    host = tuple(_host_copy(kind, gpu, setting) for kind in HOST_KINDS for gpu in gpus)
     rounds = [CopyJob(kind="bidirectional", copies=host, group=group_name("host and", gpus))]
     for step in range(1, len(gpus)):
         ends = [(gpu, gpus[(place + step) % len(gpus)]) for place, gpu in enumerate(gpus)]
@@ -206,8 +183,8 @@ def without(job: CopyJob, gpus: Collection[int], copies: Sequence[Copy] = ()) ->
         return job
     if job.group is None or len(left) < 2:
         return None
-    what, rest = job.group.partition(" gpus:")[0], msgspec.structs.replace(job, copies=left)
-    return msgspec.structs.replace(rest, group=group_name(what, rest.gpus))
+    name, job_left = job.group.partition(" gpus:")[0], replace(job, copies=left)
+    return replace(job_left, group=group_name(name, job_left.gpus))
 
 
 def _host_copy(
@@ -253,7 +230,7 @@ def _group(kind: CopyKind, gpus: Sequence[int], setting: Setting) -> CopyJob:
 
 def _host_copies(setting: Setting, nodes: Mapping[int, int | None]) -> Iterator[CopyJob]:
     for gpu, node in nodes.items():
-        yield from (_job(_host_copy(kind, gpu, setting, node=node)) for kind in _UP_AND_DOWN)
+        yield from (_job(_host_copy(kind, gpu, setting, node=node)) for kind in HOST_KINDS)
 
 
 def _exchange(kind: CopyKind, a: int, b: int, setting: Setting) -> CopyJob:
@@ -301,23 +278,8 @@ def _fabric(setting: Setting) -> Iterator[CopyJob]:
     if len(gpus) > 2:
         yield _at_once("ring", list(zip(gpus, (*gpus[1:], gpus[0]), strict=True)), setting)
     if half > 1:
-        yield _at_once("bisection", _both_ways(zip(gpus, gpus[half : 2 * half], strict=False)), setting)
-
-
-def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Return rounds of pairs in which each member has one partner. Together they contain each pair once.
-
-    Uses the circle method: one member is fixed, the others rotate. With an odd number of members, one has no
-    partner in each round.
-    """
-    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
-    rounds = []
-    for _ in range(1, len(circle)):
-        ends = zip(circle, reversed(circle), strict=True)
-        both = [(a, b) for a, b in ends if a is not None and b is not None]
-        rounds.append(both[: len(members) // 2])
-        circle = [circle[0], circle[-1], *circle[1:-1]]
-    return rounds
+        halves = zip(gpus, gpus[half : 2 * half], strict=False)
+        yield _at_once("bisection", [way for a, b in halves for way in ((a, b), (b, a))], setting)
 
 
 def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
@@ -328,10 +290,6 @@ def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
         others = [other for other in setting.gpus if other != gpu]
         yield _at_once(f"gpu:{gpu} to all", [(gpu, other) for other in others], setting)
         yield _at_once(f"all to gpu:{gpu}", [(other, gpu) for other in others], setting)
-
-
-def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [way for a, b in ends for way in ((a, b), (b, a))]
 
 
 def _both_directions_by_kernels(setting: Setting) -> Iterator[CopyJob]:
@@ -354,61 +312,15 @@ def _sized(wanted: Iterable[CopyJob], sizes: Sequence[int]) -> Iterator[CopyJob]
         if not sizes or job.bytes is not None:
             yield job
         else:
-            yield from (msgspec.structs.replace(job, bytes=size, min_bytes=0) for size in sizes)
+            yield from (replace(job, bytes=size, min_bytes=0) for size in sizes)
 
 
 def _sweep(setting: Setting) -> Iterator[CopyJob]:
     for size in SWEEP_BYTES:
         for gpu in setting.gpus:
-            yield from (_job(_host_copy(kind, gpu, setting), size) for kind in _UP_AND_DOWN)
+            yield from (_job(_host_copy(kind, gpu, setting), size) for kind in HOST_KINDS)
     for size in SWEEP_BYTES:
         for a, b in permutations(setting.gpus, 2):
             if _allowed("copy_engine", a, b, setting):
                 yield _job(_pair_copy("p2p_direct", a, b, setting), size)
             yield _job(_pair_copy("p2p_staged", a, b, setting), size)
-
-
-def _alone(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
-    """Return GB/s by GPU, from the first single pinned copy: with near memory, before a sweep of sizes."""
-    found: dict[int, float] = {}
-    for one in done:
-        if (one.kind, one.group, one.pinned) == (kind, None, True) and (gpu := one.host_gpu) is not None:
-            found.setdefault(gpu, one.rate)
-    return found
-
-
-def _unknown_pairs(
-    slowed: Sequence[int], alone: Mapping[int, float], at_once: Mapping[Gpus, Mapping[int, float]]
-) -> list[tuple[int, int]]:
-    """Return the pairs to copy to at once. With many GPUs, the pairs of one GPU, then of the next.
-
-    GPUs are the leaves of a tree. If `a` shares an uplink with `c`, `b` shares none with `c`, and `c` is as
-    fast as `a`, then `a` and `b` share none: any uplink of both would also be above `c`.
-    """
-    every = list(combinations(slowed, 2))
-    if len(slowed) <= MAX_PEERS:
-        return every
-    known = {
-        pair: sum(rates.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in pair)
-        for pair, rates in at_once.items()
-        if len(pair) == 2 and pair <= set(slowed)
-    }
-
-    def is_apart(a: int, b: int) -> bool:
-        return any(
-            known.get(frozenset((a, c))) is True
-            and known.get(frozenset((b, c))) is False
-            and alone[c] >= (1 - CHANGED_SHARE) * alone[a]
-            for c in slowed
-        )
-
-    left = [
-        (a, b)
-        for a, b in every
-        if frozenset((a, b)) not in known and not is_apart(a, b) and not is_apart(b, a)
-    ]
-    return [pair for pair in left if pair[0] == left[0][0]]
-
-
-def _slower(now: Mapping[int, float], before: Mapping[int, float]) -> list[int]:
-    return [gpu for gpu, rate in now.items() if gpu in before and rate < (1 - CHANGED_SHARE) * before[gpu]]

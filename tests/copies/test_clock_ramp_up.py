@@ -1,70 +1,10 @@
-"""Clock ramp-up, on repeats of a card that ramps up, and on published numbers."""
+"""Clock ramp-up, on published numbers."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from gputopo.copies.settling import RampUp, ramp_ups, settle
+from gputopo.copies import ramp_ups
+from gputopo.copies.clock_ramp_up import RampUp
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
-
-NOISE = st.floats(0.99, 1.01)
-
-
-def test_the_first_repeats_of_a_card_in_ramp_up_are_discarded_and_replaced() -> None:
-    found = settle([85.0, 87.0, 194.0, 195.0, 194.5])
-    assert found.discarded == (85.0, 87.0)
-    assert found.counted == (194.0, 195.0, 194.5)
-    assert (found.more, found.settled) == (True, False)
-
-
-def test_a_card_that_ramps_up_with_the_last_repeat_is_measured_again() -> None:
-    assert settle([85.0, 85.0, 85.0, 85.0, 195.0]).more
-    found = settle([85.0, 85.0, 85.0, 85.0, 195.0, 194.0])
-    assert (found.discarded, found.counted) == ((85.0,) * 4, (195.0, 194.0))
-
-
-def test_one_slow_slip_in_the_middle_counts_and_needs_one_repeat_more() -> None:
-    slip = [10.0, 10.1, 8.0, 10.0, 10.1]
-    assert settle(slip).more
-    found = settle([*slip, 10.0])
-    assert 8.0 in found.counted
-    assert (found.more, found.settled) == (False, True)
-
-
-def test_repeats_end_at_the_maximum_and_the_number_is_called_unsettled() -> None:
-    swinging = [10.0, 14.0, 7.0, 12.0, 5.0] * 3
-    found = settle(swinging)
-    assert (found.more, found.settled) == (False, False)
-
-
-@pytest.mark.parametrize(("wanted", "most"), [(0, 5), (6, 5)])
-def test_a_wrong_number_of_repeats_is_refused(wanted: int, most: int) -> None:
-    with pytest.raises(ValueError, match="wanted"):
-        settle([1.0], wanted, most)
-
-
-@given(
-    low=st.lists(NOISE, max_size=5),
-    high=st.lists(NOISE, min_size=5, max_size=9),
-    share=st.floats(0.02, 0.85),
-)
-def test_whatever_the_step_all_low_repeats_go_and_all_high_ones_stay(
-    low: list[float], high: list[float], share: float
-) -> None:
-    found = settle([share * 195 * one for one in low] + [195 * one for one in high])
-    assert len(found.discarded) == len(low)
-    assert found.settled
-
-
-@given(st.lists(st.floats(0.01, 1000), max_size=20))
-def test_every_repeat_either_counts_or_is_discarded_in_order(values: list[float]) -> None:
-    found = settle(values)
-    assert [*found.discarded, *found.counted] == values
-    assert not (found.more and found.settled)
-    if found.discarded:
-        assert max(found.discarded) < max(found.counted)
 
 
 def local(rates: dict[int, list[float]], source: str = "p2pBandwidthLatencyTest") -> Bandwidth:

@@ -6,39 +6,45 @@ mpirun (NCCL between GPUs). In a round, each host has one partner.
 
 import ipaddress
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from gputopo.copies.jobs import matchings
-from gputopo.values.bandwidth import NETWORK_ERROR, Expectation, Failure, Sample
+from gputopo.values.bandwidth import (
+    NCCL_TESTS,
+    NETWORK_ERROR,
+    Expectation,
+    Failure,
+    NetworkTool,
+    NetworkToolChoice,
+    Sample,
+)
 from gputopo.values.ends import End
 from gputopo.values.errors import HardwareError
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import NicPort
 
-Tool = Literal["ib_write_bw", "nccl-tests", "iperf3"]
-ToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "iperf3"]
 RDMA: Literal["ib_write_bw"] = "ib_write_bw"
-NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"
 IPERF3: Literal["iperf3"] = "iperf3"
 
 # The programs that each tool needs on every host, and how to get them.
-PROGRAMS: dict[Tool, tuple[str, ...]] = {
+PROGRAMS: dict[NetworkTool, tuple[str, ...]] = {
     RDMA: ("ib_write_bw",),
     NCCL_TESTS: ("mpirun", "sendrecv_perf"),
     IPERF3: ("iperf3",),
 }
 ALL_REDUCE = "all_reduce_perf"
-HINTS: dict[Tool, str] = {
+# Suffixes of nccl-tests programs built with MPI=1: none, or the one that NAME_SUFFIX=_mpi gives (preferred).
+_SUFFIXES = ("", "_mpi")
+HINTS: dict[NetworkTool, str] = {
     IPERF3: "install iperf3 on all hosts: apt install iperf3, dnf install iperf3",
     RDMA: "install perftest on all hosts, which need an active RDMA port: apt install perftest",
     NCCL_TESTS: "on all hosts: GPUs, Open MPI, and sendrecv_perf of nccl-tests in PATH, built with MPI=1; "
     "ssh from the first host to the others without a password",
 }
-AT_ONCE = "all hosts at once"
 STREAMS = 4  # connections or queue pairs in a transfer; not measured
 SECONDS = {"quick": 2, "full": 10}  # for a transfer; not measured
 START_S = 15.0  # for a program in addition to its transfer; ib_write_bw opens the device. Not measured
@@ -94,13 +100,19 @@ class NetworkHost(NamedTuple):
     mtu_bytes: int | None = None
 
 
-def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str | None]:
+def network_programs() -> dict[str, str]:
+    """Return the paths of the programs in PATH that measure the network, by name."""
+    names = (ALL_REDUCE, *(name for of_tool in PROGRAMS.values() for name in of_tool))
+    return {name: path for name in names for suffix in _SUFFIXES if (path := shutil.which(f"{name}{suffix}"))}
+
+
+def choose(asked: NetworkToolChoice, hosts: Sequence[NetworkHost]) -> tuple[NetworkTool, str | None]:
     """Return the requested tool, or the first that all hosts have, and why earlier tools cannot be used.
 
     Raises HardwareError, which says what to install, if there is none.
     """
     why: list[str] = []
-    for tool in get_args(Tool) if asked == "auto" else (asked,):
+    for tool in get_args(NetworkTool) if asked == "auto" else (asked,):
         if not (lacking := _lacking(tool, hosts)):
             return tool, "; ".join(why) or None
         why.append(f"no {tool}: {lacking}")
@@ -108,7 +120,7 @@ def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str |
     raise HardwareError(f"no tool can measure between these hosts: {'; '.join(why)}", hint)
 
 
-def _lacking(tool: Tool, hosts: Sequence[NetworkHost]) -> str:
+def _lacking(tool: NetworkTool, hosts: Sequence[NetworkHost]) -> str:
     """Return which hosts cannot use a tool, and why; empty if all can."""
     by_reason = grouped((why, host.name) for host in hosts if (why := _lacks(tool, host)) is not None)
     return ", ".join(
@@ -117,7 +129,7 @@ def _lacking(tool: Tool, hosts: Sequence[NetworkHost]) -> str:
     )
 
 
-def _lacks(tool: Tool, host: NetworkHost) -> str | None:
+def _lacks(tool: NetworkTool, host: NetworkHost) -> str | None:
     if absent := [name for name in PROGRAMS[tool] if name not in host.programs]:
         return f"{absent[0]} is not installed"
     if tool == NCCL_TESTS and not host.gpus:
@@ -131,19 +143,40 @@ def _lacks(tool: Tool, host: NetworkHost) -> str | None:
     return None if tool == IPERF3 or address.version == 4 else "no IPv4 address"
 
 
-def rounds(tool: Tool, hosts: int) -> list[list[Ends]]:
+def rounds(tool: NetworkTool, hosts: int) -> list[list[Ends]]:
     """Return the transfers of each round. A transfer of nccl-tests has both directions.
 
     For the other tools, the last round is a ring of all hosts if there are three or more.
     """
     if tool == NCCL_TESTS:
-        return [list(pairs) for pairs in matchings(range(hosts))]
-    found = [way for pairs in matchings(range(hosts)) for way in (list(pairs), [(b, a) for a, b in pairs])]
-    return [*found, [(rank, (rank + 1) % hosts) for rank in range(hosts)]] if hosts > 2 else found
+        return matchings(range(hosts))
+    transfers = [way for pairs in matchings(range(hosts)) for way in (pairs, [(b, a) for a, b in pairs])]
+    return [*transfers, [(rank, (rank + 1) % hosts) for rank in range(hosts)]] if hosts > 2 else transfers
+
+
+def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Return rounds of pairs in which each member has one partner. Together they contain each pair once.
+
+    Uses the circle method: one member is fixed, the others rotate. With an odd number of members, one has no
+    partner in each round.
+    """
+    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
+    rounds = []
+    for _ in range(1, len(circle)):
+        ends = zip(circle, reversed(circle), strict=True)
+        pairs = [(a, b) for a, b in ends if a is not None and b is not None]
+        rounds.append(pairs[: len(members) // 2])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
 
 
 def transfer(
-    tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, seconds: int, port: int, environ: Mapping[str, str]
+    tool: NetworkTool,
+    hosts: Sequence[NetworkHost],
+    ends: Ends,
+    seconds: int,
+    port: int,
+    environ: Mapping[str, str],
 ) -> list[Command]:
     """Return the commands of a transfer. The first prints the rate. `port`: the server's port."""
     if tool == NCCL_TESTS:
@@ -156,11 +189,14 @@ def transfer(
     else:
         # -F: do not fail if CPU clocks differ. -f 0: measure the whole duration.
         options = ("-s", str(_WRITE_BYTES), "-q", str(STREAMS), "-D", str(seconds), "-f", "0")
-        both = ("-F", "-p", str(port), "--report_gbits", *options)
-        client, server = ((*_device(host), *both) for host in (source, destination))
+        of_both = ("-F", "-p", str(port), "--report_gbits", *options)
+        client, server = ((*_device(host), *of_both) for host in (source, destination))
         client = (*client, destination.address)
-    own, other = (host.programs[PROGRAMS[tool][0]] for host in (source, destination))
-    return [(ends[0], ("sh", "-c", _UNTIL_THERE, "sh", own, *client)), (ends[1], (other, *server))]
+    program, other_program = (host.programs[PROGRAMS[tool][0]] for host in (source, destination))
+    return [
+        (ends[0], ("sh", "-c", _UNTIL_THERE, "sh", program, *client)),
+        (ends[1], (other_program, *server)),
+    ]
 
 
 def _device(host: NetworkHost) -> tuple[str, ...]:
@@ -195,11 +231,11 @@ def nccl_command(
     return 0, words
 
 
-def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sample) -> list[Sample]:
+def placed(tool: NetworkTool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sample) -> list[Sample]:
     """Return a program's samples for these hosts, with the rates expected from their cards."""
     source, destination = (End.of_host(hosts[rank].name) for rank in ends)
     if tool == NCCL_TESTS:
-        one = Sample(
+        forth = Sample(
             kind="network",
             source=source,
             destination=destination,
@@ -210,22 +246,22 @@ def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sampl
             transport="NCCL",
             nccl=measured.nccl,
         )
-        return [one, replace(one, source=destination, destination=source)]
-    own = replace(measured, source=source, destination=destination)
-    known = expected(tool, *(hosts[rank] for rank in ends))
-    return [own if known is None else known.beside(own, 3)]
+        return [forth, replace(forth, source=destination, destination=source)]
+    sample = replace(measured, source=source, destination=destination)
+    expectation = expected(tool, [hosts[rank] for rank in ends])
+    return [sample if expectation is None else expectation.beside(sample, 3)]
 
 
-def expected(tool: Tool, one: NetworkHost, other: NetworkHost) -> Expectation | None:
-    """Return the rate in GB/s that the slower card allows, or None if unknown.
+def expected(tool: NetworkTool, hosts: Sequence[NetworkHost]) -> Expectation | None:
+    """Return the rate in GB/s that the slower card of two hosts allows, or None if unknown.
 
     For TCP this is the payload, and None above `MAX_TCP_GBIT_PER_S`.
     """
     if tool == RDMA:
-        rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in (one, other))
+        rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in hosts)
         return Expectation(f"{rate:g} Gbit/s of the RDMA port", rate / 8) if rate else None
-    rate = min(one.rate_gbit_per_s or 0.0, other.rate_gbit_per_s or 0.0)
-    mtu = min(one.mtu_bytes or 1500, other.mtu_bytes or 1500)
+    rate = min(host.rate_gbit_per_s or 0.0 for host in hosts)
+    mtu = min(host.mtu_bytes or 1500 for host in hosts)
     if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
         return None
     share = (mtu - _HEADERS) / (mtu + _FRAME)
@@ -239,16 +275,17 @@ def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str) -> Failure:
     return Failure(kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=says)
 
 
-def method(tool: Tool, hosts: Sequence[NetworkHost], samples: Sequence[Sample]) -> str:
+def method(tool: NetworkTool, hosts: Sequence[NetworkHost], samples: Sequence[Sample]) -> str:
     """Return a text that says how a tool measured these samples."""
     if tool == RDMA:
         devices = ", ".join(dict.fromkeys(_device(host)[1] for host in hosts))
         return f"{RDMA}: {STREAMS} queue pairs for each transfer, between ports of {devices}"
-    alone = "" if all(one.expected_gb_per_s for one in samples) else "; nothing is expected of these cards: "
-    alone = alone and f"{alone}hosts are only compared with each other"
+    alone = "; nothing is expected of these cards: hosts are only compared with each other"
+    if all(sample.expected_gb_per_s for sample in samples):
+        alone = ""
     if tool == IPERF3:
         return f"{IPERF3}: {STREAMS} connections for each transfer{alone}"
-    facts = ", ".join(dict.fromkeys(fact for one in samples for fact in one.nccl))
+    facts = ", ".join(dict.fromkeys(fact for sample in samples for fact in sample.nccl))
     paths = f"; NCCL's log has {facts}" if facts else ""
-    what = f"messages of {BYTES >> 20} MiB in both directions at once, the rate of one of them"
-    return f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, {what}{paths}{alone}"
+    messages = f"messages of {BYTES >> 20} MiB in both directions at once, the rate of one of them"
+    return f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, {messages}{paths}{alone}"

@@ -9,10 +9,9 @@ import pytest
 
 from gputopo import planner
 from gputopo.cli.source import machine_from
-from gputopo.planner.autotune import Race, contenders
-from gputopo.planner.cpu_devices import cpu_plan
-from gputopo.planner.request import Request
-from gputopo.values.run.budget import TimeBudget
+from gputopo.launch.jobs.budget import TimeBudget
+from gputopo.launch.jobs.race import Race, contenders
+from gputopo.planner import Request, cpu_plan
 from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, TimedRun, mode_of
 from tests import there
@@ -139,7 +138,7 @@ def modes(found: tuple[Candidate, ...]) -> list[str]:
 
 def test_on_cpu_devices_those_that_do_least_with_the_variables_come_first() -> None:
     def on_cpu(count: int, **options: Any) -> list[str]:
-        plan = cpu_plan("alexnet", devices=4, **options)
+        plan = cpu_plan(Request(model="alexnet", **options), 4)
         return modes(contenders(plan, count))
 
     assert on_cpu(3) == ["parameter_server cpu", "parameter_server gpu:spread", "replicated copy"]

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.pairs import slow_ends
+from gputopo.copies import slow_ends
+from gputopo.planner.measured_order import pair_classes, unmeasured
+from gputopo.report.bandwidth.summary import speed_groups
 from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample, gb
 from gputopo.values.ends import End
-from gputopo.values.rates import PairSpeed, pair_speeds, speed_classes, speed_groups, unmeasured
+from gputopo.values.rates import PairSpeed, pair_speeds
 from tests.invented_bandwidths import pair
 
 
@@ -100,7 +102,7 @@ def test_nothing_was_measured_without_a_bandwidth() -> None:
 
 def classes(*rates: float) -> list[int]:
     by_pair = {(0, place + 1): PairSpeed(rate, "direct", rate, None) for place, rate in enumerate(rates)}
-    return [speed_classes(by_pair)[0, place + 1] for place in range(len(rates))]
+    return [pair_classes(by_pair)[0, place + 1] for place in range(len(rates))]
 
 
 def test_noise_makes_no_classes_and_another_kind_of_link_does() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.sweeps.course import START_S, predicted_s
+from gputopo.launch.jobs.sweep_seconds import START_S, predicted_s
 from gputopo.values.run.several_runs import FALLBACK_S, Sweep, SweepCell
 
 

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.values.run.bounded import ALL_SAMPLES, BLOCK_SAMPLES, Thinned, WrittenSamples
+from gputopo.launch.supervise.run_folder import ALL_SAMPLES, BLOCK_SAMPLES, WrittenSamples
+from gputopo.values.run.bounded import Thinned
 from gputopo.values.run.events import Sample, Xid
 
 
