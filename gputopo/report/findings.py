@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from gputopo.reference import name_of
-from gputopo.report.check_commands import check_command
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import reason_for
@@ -205,6 +204,8 @@ def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> It
 
 def _with_command(remedy: str | None, group: Sequence[Finding]) -> str:
     """Return a remedy with the command with which the user can check the findings."""
+    from gputopo.report.check_commands import check_command  # the first screen has no commands
+
     gpus = sorted({gpu for finding in group for gpu in finding.subject.gpus})
     command = check_command(group[0].id, gpus, group[0].evidence.get("pci_address"))
     return f"{remedy or ''} Check with: {command}".strip()
