@@ -45,19 +45,16 @@ class Inspection(InspectionDocument, frozen=True, kw_only=True, tag_field="schem
 
     def __repr__(self) -> str:
         from gputopo.findings import checks_made
-        from gputopo.report.findings import verdict
+        from gputopo.report import inspection_document
 
-        return verdict(self.machine, self.findings, checks_made(self.machine))
+        return inspection_document(self, checks=checks_made(self.machine)).answer
 
     def _repr_html_(self) -> str:
         """Return the first line and the table of the GPUs, for notebooks."""
-        from gputopo.report.document import Table
-        from gputopo.report.machine.inspection import inspection_document
+        from gputopo.report import inspection_document
 
-        blocks = [block for section in inspection_document(self).sections for block in section.blocks]
-        table = next((block for block in blocks if isinstance(block, Table)), None)
-        rows = "" if table is None else _html_table(table.heads, table.rows)
-        return f"<p>{html.escape(repr(self))}</p>{rows}"
+        tables = "".join(_html_table(table.heads, table.rows) for table in inspection_document(self).tables)
+        return f"<p>{html.escape(repr(self))}</p>{tables}"
 
 
 class _ThisMachine(Inspection, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
@@ -68,18 +65,18 @@ class Plan(PlanDocument, frozen=True, kw_only=True, tag_field="schema", tag="gpu
     """The chosen GPUs and placement, with reasons. `repr` is the first line of `gputopo plan`."""
 
     def __repr__(self) -> str:
-        from gputopo.report.plan import answer
+        from gputopo.report import plan_document
 
-        return answer(self)
+        return plan_document(self).answer
 
 
 class Result(ResultDocument, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
     """The result of a run. `repr` is the first line of `gputopo run`."""
 
     def __repr__(self) -> str:
-        from gputopo.report.runs.report import speed_words, title
+        from gputopo.report import run_document
 
-        return ": ".join(filter(None, [speed_words(self), title(self)]))
+        return run_document(self).answer
 
 
 def inspect(*sources: str | Path, identities: bool = False) -> Inspection:

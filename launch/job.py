@@ -13,7 +13,7 @@ from gputopo.launch.spec import model_names
 from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
 from gputopo.launch.target import Target
 from gputopo.planner import Request
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Given
 from gputopo.values.run.all_reduce import NCCL

@@ -24,7 +24,7 @@ from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.target import Target, TargetSite
 from gputopo.planner import Request
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow

@@ -34,7 +34,7 @@ from gputopo.launch.spec.prepare import ps_device
 from gputopo.launch.target import Target
 from gputopo.planner import Request, counted_devices, visible_gpus
 from gputopo.probes import load_cuda_libraries
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gputopo.cli import printing
-from gputopo.report import stderr
+from gputopo.report import drop_unwritten, show_error, to_stderr
 from gputopo.values.errors import ExitCode, GputopoError
 
 # Loading modules creates 100,000 objects and no garbage. With Python's threshold of 700, a tenth of the time
@@ -40,14 +40,14 @@ def run_command(arguments: Sequence[str]) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     except GputopoError as error:
-        stderr.show_error(error.what, error.hint)
+        show_error(error.what, error.hint)
         return int(error.exit_code)
     except KeyboardInterrupt:
-        stderr.to_stderr("gputopo: interrupted\n")
+        to_stderr("gputopo: interrupted\n")
         return _INTERRUPTED
-    except BrokenPipeError:
+    except BrokenPipeError as error:
         for stream in (sys.stdout, sys.stderr):
-            stderr.redirect_to_null(stream)
+            drop_unwritten(stream, error)
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (a bug must not look like findings)
         return _report(error)
@@ -75,21 +75,19 @@ def _report(error: Exception) -> int:
         or (isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE))
         or any(words in str(error) for words in ("failed to map segment", "can't start new thread"))
     ):
-        what = stderr.one_line(str(error)) or type(error).__name__
-        stderr.to_stderr(
-            f"gputopo: out of system resources: {what[:200]}\n  see the limits on open files (ulimit -n), "
-            "processes (-u), address space (-v) and the free memory\n"
+        show_error(
+            f"out of system resources: {(str(error) or type(error).__name__)[:200]}",
+            "see the limits on open files (ulimit -n), processes (-u), address space (-v) and the free memory",
         )
         return int(ExitCode.HARDWARE)
     import traceback
 
     if os.environ.get(TRACEBACK):
-        stderr.to_stderr(traceback.format_exc())
+        to_stderr(traceback.format_exc())
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{os.path.basename(last.filename)}:{last.lineno}"
-    what = stderr.one_line(f"{type(error).__name__}: {error}")[:200]
-    stderr.show_error(
-        f"a bug of gputopo: {what} ({where})",
+    show_error(
+        f"a bug of gputopo: {f'{type(error).__name__}: {error}'[:200]} ({where})",
         f"Report it with the input and the output of the same command with {TRACEBACK}=1",
     )
     return int(ExitCode.BUG)

@@ -8,9 +8,12 @@ import msgspec
 
 from gputopo.cli.printing import show_report
 from gputopo.launch import HostOptions, machine_from
-from gputopo.report.stderr import note, show_error
-from gputopo.values.bandwidth import TCP, Level, NetworkToolChoice
+from gputopo.report import note, show_error
+from gputopo.report.stderr import show_error
+from gputopo.values.bandwidth import TCP, Bandwidth, Level, NetworkToolChoice
 from gputopo.values.errors import ExitCode, InputError, UsageError
+from gputopo.values.finding import Finding
+from gputopo.values.machine import Machine
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
 from gputopo.values.run.placement import GPUS, parse_gpu_list
 
@@ -18,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gputopo.runs import Saved
-    from gputopo.values.bandwidth import Bandwidth
-    from gputopo.values.finding import Finding
-    from gputopo.values.machine import Machine
 
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
@@ -188,7 +188,6 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
     from gputopo import findings
     from gputopo.copies import with_expectations
     from gputopo.launch import measure_network
-    from gputopo.values.machine import Machine
 
     found = measure_network(HostOptions(**hosts.fields), options.level, options.network_tool)
     if found is None:
@@ -304,11 +303,28 @@ def _reached_a_gpu(measured: "Bandwidth") -> bool:
     return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
 
+class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
+    """A `gputopo.bandwidth/1` document with two more fields; it can be read as a bandwidth.
+
+    `machine` is stored without its bandwidth, which would only repeat this document.
+    """
+
+    machine: Machine | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:
+    """Return the JSON document of a bandwidth, its machine and its findings."""
+    fields = {name: getattr(bandwidth, name) for name in Bandwidth.__struct_fields__}
+    bare = msgspec.structs.replace(machine, bandwidth=None)
+    return BandwidthReport(**fields, machine=bare, findings=findings)
+
+
 def print_bandwidth(
     machine: "Machine", found: "tuple[Finding, ...]", shape: Shape, *, whole: bool = False
 ) -> None:
     """Print the bandwidth that was measured on a machine, with its findings."""
-    from gputopo.report.bandwidth.parts import bandwidth_document, report_of
+    from gputopo.report import bandwidth_document
     from gputopo.topology import without_identities
 
     measured, bare = machine.bandwidth, without_identities(machine)
@@ -426,9 +442,9 @@ def _print_difference(
     difference = bandwidth_difference(
         old.bandwidth, now.bandwidth or measured, old.machine, msgspec.structs.replace(now, bandwidth=None)
     )
-    from gputopo.report.bandwidth.change import change_document
+    from gputopo.report import bandwidth_change_document
 
-    show_report(difference, lambda: change_document(difference, old.date), shape)
+    show_report(difference, lambda: bandwidth_change_document(difference, old.date), shape)
     slower = any(not change.better for change in difference.changes)
     broken = bool(difference.failing or difference.missing_gpus)
     return broken if fail_on == "error" else fail_on is not None and (slower or broken)

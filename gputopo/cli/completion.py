@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from gputopo.cli.printing import emit, is_terminal
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Option, shown
 

@@ -116,7 +116,7 @@ def _show(markdown: str) -> None:
     if not is_terminal():
         emit(markdown)
         return
-    from gputopo.report.reference import page_text
+    from gputopo.cli.reference_page import page_text
 
     text = page_text(markdown)
     if text.count("\n") < shutil.get_terminal_size().lines:

@@ -15,8 +15,7 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
-    from gputopo.report.document import Document
-    from gputopo.report.machine.inspection import Detail
+    from gputopo.report import Document
     from gputopo.values.finding import Inspection
     from gputopo.values.machine import Machine
 
@@ -185,7 +184,7 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo.cli.fleet import files_of_fleet, record, recorded
     from gputopo.findings.fleet import inspect_fleet
     from gputopo.launch import ask_for_machines, find_hosts, read_machines
-    from gputopo.report.fleet import drain_commands, fleet_document
+    from gputopo.report import drain_commands, fleet_document
 
     options = HostOptions(**hosts.fields)
     found = None if output.sources else find_hosts(options, os.environ)
@@ -250,19 +249,22 @@ def _inspect_once(options: InspectOptions) -> int:
 
 def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[int]) -> None:
     if options.shape == "prometheus":
-        from gputopo.report.prometheus import exposition
+        from gputopo.report import exposition
 
         emit(exposition(inspection))
         return
 
     def document() -> "Document":
         from gputopo.findings import checks_made
-        from gputopo.report.machine.inspection import inspection_document  # loads what JSON needs
+        from gputopo.report import inspection_document
 
-        detail: Detail | None = "all" if options.whole else "topology" if options.topology else None
         machine = inspection.machine
         gpus = tuple(gpu for gpu in machine.gpus if not chosen or gpu.index in chosen)
         checks = checks_made(msgspec.structs.replace(machine, gpus=gpus))
-        return inspection_document(inspection, chosen or detail, checks=checks)
+        if options.whole and not chosen:
+            return inspection_document(inspection, "all", checks=checks)
+        return inspection_document(
+            inspection, chosen or ("topology" if options.topology else None), checks=checks
+        )
 
     show_report(inspection, document, options.shape)

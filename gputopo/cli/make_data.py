@@ -36,7 +36,7 @@ def make_data(
     """
     from gputopo.launch import DataRequest
     from gputopo.launch import make_data as write_data
-    from gputopo.report import units
+    from gputopo.report import size
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
     request = DataRequest(name, **{field: value for field, value in asked.items() if value is not None})
@@ -48,8 +48,8 @@ def make_data(
     with _ended_tidily():
         done = write_data(folder, request)
     emit(
-        f"{done.folder}: {units.counted(done.train, 'image')} for training and {done.validation} for "
-        f"validation, {units.size(done.bytes)}.\nTrain with them: gputopo run --model "
+        f"{done.folder}: {done.train:,} image{'' if done.train == 1 else 's'} for training and "
+        f"{done.validation} for validation, {size(done.bytes)}.\nTrain with them: gputopo run --model "
         f"{'resnet20' if name == 'cifar10' else 'resnet50'} --data-dir {shlex.quote(str(done.folder))}\n"
     )
 

@@ -1,6 +1,7 @@
 """`gputopo plan`: which GPUs a job should take, and where its variables should live."""
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -9,7 +10,7 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.cli.refusals import refuse_typed
 from gputopo.launch import FROM, HostOptions, Job, parse_model, site_for
 from gputopo.prediction import DEFAULT_PROGRAM
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import Given, Option, OptionsOf, Typed
 from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
@@ -216,11 +217,12 @@ def _show(chosen: "Plan", asked: _Asked, site: "Site") -> None:
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:
-    from gputopo.report.plan import environment_lines, plan_document
+    from gputopo.report import plan_document
 
     if shape == "env":
         for line in chosen.warnings:
             note(line)
-        emit("".join(f"{line}\n" for line in environment_lines(chosen)))
+        # For `env $(...)`, a shell's `set -a` and docker's --env-file.
+        emit("".join(f"{name}={shlex.quote(value)}\n" for name, value in chosen.environment.items()))
         return
     show_report(chosen, lambda: plan_document(chosen), shape)

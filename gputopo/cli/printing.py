@@ -1,6 +1,6 @@
 """Output of commands: data to stdout, coloured only on a terminal, never wider than it.
 
-Data that cannot be written is an error. Messages go to stderr: `gputopo.report.stderr`.
+Data that cannot be written is an error. Messages go to stderr: `gputopo.report.to_stderr`.
 """
 
 import contextlib
@@ -10,15 +10,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gputopo.report.stderr import drop_unwritten
+from gputopo.report import drop_unwritten
 from gputopo.values.errors import HardwareError
 
 if TYPE_CHECKING:
     import msgspec
     from rich.console import Console
 
-    from gputopo.report.document import Document
-    from gputopo.report.layout import Line
+    from gputopo.report import Document, Line
 
 
 _NARROWEST = 40
@@ -46,7 +45,7 @@ def _written() -> Iterator[None]:
 
 def unwritten(error: OSError) -> HardwareError:
     """Return the error for output that could not be written to stdout, and discard that output."""
-    drop_unwritten(sys.stdout)
+    drop_unwritten(sys.stdout, error)
     return HardwareError(f"cannot write the output: {error.strerror}", "write it where there is free space")
 
 
@@ -59,29 +58,26 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
 
 
-def show(view: "Callable[[int], Sequence[Line]]") -> None:
-    """Print the lines that `view` returns for the width of the terminal.
+def show(document: "Document", *, whole: bool = True) -> None:
+    """Print a document for the width of the terminal, complete or short.
 
     A pipe gets plain text, 80 columns wide unless COLUMNS is set. On a terminal, rich decides on colours by
     NO_COLOR and TERM.
     """
-    if is_terminal():
-        _show_on_terminal(view)
+    from gputopo.report import document_lines, document_text
+
+    if not is_terminal():
+        columns = os.environ.get("COLUMNS", "")
+        width = max(int(columns), _NARROWEST) if columns.isdecimal() else 80
+        emit(_encodable(document_text(document, width, whole=whole)))
         return
-    from gputopo.report.layout import text_of
-
-    columns = os.environ.get("COLUMNS", "")
-    emit(text_of(view(max(int(columns), _NARROWEST) if columns.isdecimal() else 80)))
-
-
-def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
     from rich.text import Text
 
     console = _console()
     # Keep the last column free: some terminals wrap a line that fills it.
     width = max(min(console.width, shutil.get_terminal_size().columns) - 1, _NARROWEST)
     with _written():
-        for line in view(width):
+        for line in for_this_stdout(document_lines(document, width, whole=whole, on_screen=True)):
             text = Text.assemble(*line)
             text.rstrip()
             console.print(text, soft_wrap=True)
@@ -123,11 +119,15 @@ def redrawn_lines() -> "Iterator[Callable[[Sequence[Line]], None]]":
 
 def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":
     """Return the lines, without box characters if stdout cannot encode them."""
+    return [tuple((_encodable(text), style) for text, style in line) for line in lines]
+
+
+def _encodable(text: str) -> str:
     try:
         "├▁".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
-        return [tuple((text.translate(_ASCII), style) for text, style in line) for line in lines]
-    return lines
+        return text.translate(_ASCII)
+    return text
 
 
 def show_report(
@@ -139,12 +139,8 @@ def show_report(
 
         emit(schema.encode_pretty(value))
     elif shape == "markdown":
-        from gputopo.report.markdown import document_markdown
+        from gputopo.report import document_markdown
 
         emit(document_markdown(document()))
     else:
-        from gputopo.report.document import document_lines
-
-        shown = document()
-        on_screen = is_terminal()
-        show(lambda width: for_this_stdout(document_lines(shown, width, whole=whole, on_screen=on_screen)))
+        show(document(), whole=whole)

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from gputopo.report.stderr import drop_unwritten
+from gputopo.report import drop_unwritten
 
 if TYPE_CHECKING:
     from gputopo.probes import SessionProgress
@@ -49,16 +49,15 @@ class ProgressLine:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:
-            drop_unwritten(self._stream)
+        except OSError as error:
+            drop_unwritten(self._stream, error)
             self._live, self._quarter = False, _PLAIN_STEPS
 
 
 def progress_in_words(progress: "SessionProgress") -> str:
     """Return `measuring 12 of 87, about 21.0 s left: h2d host -> gpu:0`."""
-    from gputopo.report.layout import plain
-    from gputopo.report.units import seconds
+    from gputopo.report import seconds
 
     left = "" if progress.seconds_left is None else f", about {seconds(progress.seconds_left)} left"
     number = min(progress.done + 1, progress.total)
-    return f"measuring {number} of {progress.total}{left}: {plain(progress.now)}"
+    return f"measuring {number} of {progress.total}{left}: {progress.now}"

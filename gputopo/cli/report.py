@@ -13,15 +13,13 @@ import msgspec
 from gputopo import __version__
 from gputopo.cli.printing import emit, show_report
 from gputopo.measurements import RunFolders
-from gputopo.report.document import FILE_WIDTH, document_text
-from gputopo.report.markdown import document_markdown, file_of, page_markdown
-from gputopo.report.stderr import note
+from gputopo.report import document_markdown, document_text, markdown_files, note
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
 from gputopo.values.run.program import PROGRAM
 
 if TYPE_CHECKING:
-    from gputopo.report.document import Document
+    from gputopo.report import Document
     from gputopo.values.box import Box
     from gputopo.values.run.measurement import Measurement
     from gputopo.values.study import Study
@@ -30,6 +28,7 @@ PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-
 FailOn = Literal["warning", "error"]
 Shape = Literal["table", "markdown", "html", "json", "csv"]
 
+_MAX_PICTURED_RUNS = 12  # a page of 5 MB holds no more
 _SUFFIXES: Mapping[str, Shape] = {
     "": "table",
     ".txt": "table",
@@ -206,7 +205,7 @@ def report(options: Annotated[ReportOptions, OptionsOf(ReportOptions)]) -> int:
 
 
 def _report_history(options: ReportOptions) -> int:
-    from gputopo.report.box import box_document
+    from gputopo.report import box_document
 
     box = history_of(options.model, options.since)
     _show(box, lambda pictures: box_document(box, pictures=pictures), options)
@@ -217,24 +216,14 @@ def _show(value: "Study | Box", document: "Callable[[bool], Document]", options:
     """Print a report or write it to a file. `document`: its document, with pictures or without."""
     shape = _shape(options)
     if options.output is not None and shape == "markdown":
-        path, shown = options.output, document(True)
-        pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"  # folders next to the file
-        _write_all(path.with_name(pictures), {file_of(picture): picture.svg for picture in shown.pictures})
-        texts = {f"{page.name}.md": page_markdown(page, shown, f"../{path.name}") for page in shown.pages}
-        _write_all(path.with_name(pages), texts)
-        _write(path, document_markdown(shown, pictures, pages=pages))
+        for path, text in markdown_files(document(True), options.output.name).items():
+            _write(options.output.parent / path, text)
     elif options.output is not None:
         _write(options.output, _text(value, document, shape))
     elif shape == "table":
         show_report(value, lambda: document(False), shape, whole=options.whole)
     else:
         emit(_text(value, document, shape))
-
-
-def _write_all(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files to a folder. Raises InputError."""
-    for name, text in files.items():
-        _write(folder / name, text)
 
 
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
@@ -303,14 +292,12 @@ def _home() -> str:
 
 def _document(study: "Study", ours: "RunFolders", *, pictures: bool) -> "Document":
     """Return the document of a study. `pictures`: include pictures of the most informative runs."""
-    from gputopo.report.study import study_document
+    from gputopo.report import study_document
 
-    document = study_document(study)
     if not pictures:
-        return document
-    from gputopo.report.pictures.of_study import MAX_RUNS, with_pictures
+        return study_document(study)
 
-    return with_pictures(document, study, ours.most_telling(MAX_RUNS), of=len(ours.runs))
+    return study_document(study, ours.most_telling(_MAX_PICTURED_RUNS), of=len(ours.runs))
 
 
 def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape) -> str:
@@ -320,17 +307,16 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
         return schema.encode_pretty(value)
     if shape == "csv":
-        from gputopo.report.measurements_csv import measurements_csv, study_csv
-        from gputopo.values.study import Study
+        from gputopo.report import measured_csv
 
-        return study_csv(value) if isinstance(value, Study) else measurements_csv(value.runs)
+        return measured_csv(value)
     if shape == "html":
-        from gputopo.report.page import page
+        from gputopo.report import document_html
 
-        return page(document(True), _foot(value))
+        return document_html(document(True), _foot(value))
     if shape == "markdown":
         return document_markdown(document(False))
-    return document_text(document(False), FILE_WIDTH)
+    return document_text(document(False))
 
 
 def _foot(value: "Study | Box") -> str:

@@ -30,7 +30,7 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
     "watched": JsonDocument("gputopo.cli.watch", "Watched", "inspect --watch --json"),
     "diff": JsonDocument("gputopo.values.difference", "Difference", "inspect --diff FILE --json"),
     "fleet": JsonDocument("gputopo.values.finding", "Fleet", "inspect --fleet --json"),
-    "bandwidth": JsonDocument("gputopo.report.bandwidth.parts", "BandwidthReport", "bandwidth --json"),
+    "bandwidth": JsonDocument("gputopo.cli.bandwidth", "BandwidthReport", "bandwidth --json"),
     "bandwidth_diff": JsonDocument(
         "gputopo.values.difference", "BandwidthDifference", "bandwidth --baseline FILE --json"
     ),

@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo import findings
 from gputopo.cli.printing import can_redraw, emit, redrawn_lines, show
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.finding import Finding, Severity
@@ -135,21 +135,20 @@ def _shown(
     if shape == "json":
         yield lambda sample: emit(sample_line(sample))
         return
-    from gputopo.report.machine.watch import CSV_HEADER, Recent, csv_lines, plain_lines, watch_view
+    from gputopo.report import WatchDisplay
 
+    display = WatchDisplay(machine, every_s)
     if shape == "csv":
-        emit(CSV_HEADER)
-        yield lambda sample: emit(csv_lines(sample))
+        emit(display.csv_header)
+        yield lambda sample: emit(display.csv(sample))
     elif not can_redraw():
-        yield lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
+        yield lambda sample: emit(display.lines(sample))
     else:
-        recent = Recent(machine)
         with redrawn_lines() as draw_lines:
 
             def draw(sample: MachineSample) -> None:
-                recent.add(sample)
                 width = max(shutil.get_terminal_size().columns - 1, 20)
-                draw_lines(watch_view(recent, source.xid_reason, every_s, width))
+                draw_lines(display.screen(sample, source.xid_reason, width))
 
             yield draw
 
@@ -169,11 +168,11 @@ def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | No
     if shape == "json":
         emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
         return
-    from gputopo.report.document import document_lines, document_text
-    from gputopo.report.findings import watched_document
+    from gputopo.report import document_text, watched_document
 
+    document = watched_document(found, xid_reason)
     if shape == "csv":
-        to_stderr(document_text(watched_document(found, xid_reason)))
+        to_stderr(document_text(document, 80))
         return
     emit("\n")
-    show(lambda width: document_lines(watched_document(found, xid_reason), width))
+    show(document)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.report.document import Block, Document, Section, Table
+from gputopo.report.document import Block, Document, Table, of_sections
 from gputopo.report.study_tables import bullets, table
 from gputopo.report.units import counted
 from gputopo.values.box import MIN_SIDE, Box, Series, Worsening
@@ -23,25 +23,24 @@ def box_document(box: Box, *, pictures: bool = False) -> Document:
         ("Changed versions", bullets([f"{date_in_words(at.time_s)}: {at.says}" for at in box.events], _ROWS)),
     ]
     for title, unit in (("Speeds", "images/sec"), ("Links", "GB/s")):
-        if some := [one for one in box.series if one.unit == unit and one.points]:
-            drawn = _pictures(box, some, title, unit) if pictures else ()
-            sections.append((title, (*drawn, _over_time(some, unit))))
+        if shown := [series for series in box.series if series.unit == unit and series.points]:
+            drawn = _pictures(box, shown, title, unit) if pictures else ()
+            sections.append((title, (*drawn, _over_time(shown, unit))))
     sections.append(("Runs", (_runs(box.runs),) if box.runs else ()))
     summary = f"{counted(len(box.runs), 'run')} on {box.machine or 'this machine'}."
     if box.elsewhere:
         summary += f" {counted(box.elsewhere, 'run')} on other hardware not shown."
-    shown = tuple(Section(title, tuple(blocks)) for title, blocks in sections if blocks)
-    return Document("History", summary, shown, headline=_headline(box))
+    if box.changes:
+        headline = _change_words(box.changes[0])
+    elif box.to_repeat:
+        headline = _repeat_words(box.to_repeat[0])
+    else:
+        is_long = any(len(series.points) >= 2 * MIN_SIDE for series in box.series)
+        headline = _NOTHING if is_long else _TOO_FEW
+    return of_sections(sections, "History", summary, headline)
 
 
-def _headline(box: Box) -> str:
-    found = [change_words(one) for one in box.changes[:1]]
-    found += [_repeat_words(one) for one in box.to_repeat[:1] if not found]
-    is_long = any(len(one.points) >= 2 * MIN_SIDE for one in box.series)
-    return " ".join(found or [_NOTHING if is_long else _TOO_FEW])
-
-
-def change_words(change: Worsening) -> str:
+def _change_words(change: Worsening) -> str:
     """Return a change as a sentence with its numbers."""
     events = f", with {' and '.join(change.with_events)}" if change.with_events else ""
     return (
@@ -60,48 +59,44 @@ def _repeat_words(low: Worsening) -> str:
 
 def _changes(box: Box) -> list[Block]:
     """Return what is worse. If a job is slower, its devices are listed under the job."""
-    own = {one.what: one for one in box.changes}
+    jobs = {change.what for change in box.changes}
     words = []
-    for one in box.changes:
-        if one.what.partition(" in ")[2] in own:
-            continue
-        with_it = [part for part in box.changes if part.what.endswith(f" in {one.what}")]
-        parts = (f"{part.what.partition(' in ')[0]} {part.percent:.0f}%" for part in with_it)
-        words.append(change_words(one) + (f" Of its devices: {', '.join(parts)}." if with_it else ""))
+    for change in box.changes:
+        if change.what.partition(" in ")[2] not in jobs:
+            slower = [
+                f"{part.what.partition(' in ')[0]} {part.percent:.0f}%"
+                for part in box.changes
+                if part.what.endswith(f" in {change.what}")
+            ]
+            words.append(_change_words(change) + (f" Of its devices: {', '.join(slower)}." if slower else ""))
     return bullets(words, _ROWS)
 
 
 def _over_time(series: Sequence[Series], unit: str) -> Table:
     """Return a table of first, last and extreme values."""
-    rows = [
-        (
-            one.what,
-            figure(one.points[-1].value),
-            figure(one.points[0].value),
-            figure(min(point.value for point in one.points)),
-            figure(max(point.value for point in one.points)),
-            str(len(one.points)),
-            date_in_words(one.points[-1].time_s),
-        )
-        for one in series
-    ]
+    rows = []
+    for one_series in series:
+        points = one_series.points
+        values = [point.value for point in points]
+        ends = map(figure, (values[-1], values[0], min(values), max(values)))
+        rows.append((one_series.what, *ends, str(len(points)), date_in_words(points[-1].time_s)))
     heads = (unit, "last", "first", "lowest", "highest", "measured", "last measured")
     return table(heads, rows, words=(unit, "last measured"), shown=_ROWS)
 
 
 def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tuple[Block, ...]:
-    from gputopo.report.pictures.charts import ChartPoint, dated_picture
-    from gputopo.report.pictures.charts import ChartSeries as Curve
+    from gputopo.report.pictures.charts import ChartPoint, ChartSeries, dated_picture
     from gputopo.values.run.over_time import Happening
 
     worse = {change.what: change for change in box.changes}
-    several = [one for one in series if len(one.points) > 1]
-    drawn = sorted(several, key=lambda one: (one.what not in worse, -len(one.points)))[:_MAX_CURVES]
+    several = [curve for curve in series if len(curve.points) > 1]
+    drawn = sorted(several, key=lambda curve: (curve.what not in worse, -len(curve.points)))[:_MAX_CURVES]
     curves = [
-        Curve(one.what, tuple(ChartPoint(point.time_s, point.value) for point in one.points)) for one in drawn
+        ChartSeries(curve.what, tuple(ChartPoint(point.time_s, point.value) for point in curve.points))
+        for curve in drawn
     ]
-    marks = {one.time_s: Happening(one.time_s, one.says, False) for one in box.events}
-    for change in (worse[one.what] for one in drawn if one.what in worse):
+    marks = {event.time_s: Happening(event.time_s, event.says, False) for event in box.events}
+    for change in (worse[curve.what] for curve in drawn if curve.what in worse):
         words = ", ".join((f"{change.percent:.0f}% lower", *change.with_events))
         marks[change.since_s] = Happening(change.since_s, words, True)
     name = f"history-{title.lower()}"
@@ -112,16 +107,16 @@ def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tupl
 def _runs(runs: Sequence[Measurement]) -> Table:
     rows = [
         (
-            "unknown" if one.time_s is None else date_in_words(one.time_s),
-            one.model,
-            figure(one.images_per_sec) if one.is_measured else "",
-            str(one.n_gpus) if not one.gpus else ",".join(map(str, one.gpus)),
-            one.mode,
-            "" if one.batch_per_gpu is None else str(one.batch_per_gpu),
-            "; ".join(one.conditions) if one.is_measured else f"{one.status}: {one.reason}",
-            one.source,
+            "unknown" if run.time_s is None else date_in_words(run.time_s),
+            run.model,
+            figure(run.images_per_sec) if run.is_measured else "",
+            ",".join(map(str, run.gpus)) or str(run.n_gpus),
+            run.mode,
+            str(run.batch_per_gpu or ""),
+            "; ".join(run.conditions) if run.is_measured else f"{run.status}: {run.reason}",
+            run.source,
         )
-        for one in reversed(runs)
+        for run in reversed(runs)
     ]
     heads = ("date", "model", "images/sec", "GPUs", "variables", "batch", "remarks", "run")
     words = ("date", "model", "GPUs", "variables", "remarks", "run")

@@ -4,7 +4,7 @@
 contained: each output format escapes them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ from gputopo.report.layout import (
     SEVERITY_STYLES,
     Column,
     Line,
-    Side,
     aligned,
     blocks,
     fitting,
@@ -72,16 +71,16 @@ class Table(NamedTuple):
         cls,
         heads: Sequence[str],
         rows: Sequence[Sequence[str]],
-        sides: Sequence[Side] = (),
+        *,
+        words: Collection[str],
         notes: Sequence[str] = (),
         shown: int | None = None,
     ) -> "Table":
-        """Return the table with these rows. `sides`: the alignment of each column; empty: left for all."""
+        """Return the table with these rows. `words`: heads of the columns that are not numbers."""
         cells = zip(*rows, strict=True) if rows else [()] * len(heads)
-        sides = sides or tuple[Side, ...]("left" for _ in heads)
         first, *rest = (
-            Column(head, tuple(own), side, MAX_CELL)
-            for head, own, side in zip(heads, cells, sides, strict=True)
+            Column(head, tuple(column), "left" if head in words else "right", MAX_CELL)
+            for head, column in zip(heads, cells, strict=True)
         )
         return cls(first, tuple((column,) for column in rest), tuple(notes), shown=shown)
 
@@ -107,10 +106,9 @@ class Table(NamedTuple):
 
 
 class Bullets(NamedTuple):
-    """A list. `style`: the style of its items on a terminal."""
+    """A list."""
 
     items: tuple[str, ...]
-    style: str = ""
     shown: int | None = None  # number of items in the short form; None: all
 
 
@@ -140,10 +138,9 @@ class Items(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Lines that depend on the width, such as a tree or bars. `title`: a line above it, if any."""
+    """Lines that depend on the width, such as a tree or bars."""
 
     lines: Callable[[int], Sequence[Line]]
-    title: str = ""
 
 
 class Picture(NamedTuple):
@@ -168,32 +165,41 @@ class Section(NamedTuple):
     is_folded: bool = False  # on a page that can unfold it
 
 
-class Page(NamedTuple):
-    """A part of a document that has its own file if the format allows several. `name`: as in `Picture`."""
-
-    name: str
-    title: str
-    blocks: tuple[Block, ...]
-
-
 class Document(NamedTuple):
-    """A title and a paragraph, if any, and sections. `pages`: more pages, only for files."""
+    """A title and a paragraph, if any, and sections."""
 
     title: str
     summary: str
     sections: tuple[Section, ...]
-    pages: tuple[Page, ...] = ()
     headline: str = ""  # the answer, before everything else
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """The content of all sections, in order."""
+        return chain.from_iterable(section.blocks for section in self.sections)
+
+    @property
+    def answer(self) -> str:
+        """The first paragraph of a document without a title."""
+        return next(block.text if isinstance(block, Styled) else str(block) for block in self.blocks)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables, in order."""
+        return tuple(block for block in self.blocks if isinstance(block, Table))
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
         """All pictures, in order. Their names differ."""
-        return tuple(one for part in self.sections for one in part.blocks if isinstance(one, Picture))
+        return tuple(block for block in self.blocks if isinstance(block, Picture))
 
 
-def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
-    """Return a document without its own title. Sections without blocks are skipped."""
-    return Document("", "", tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks))
+def of_sections(
+    parts: Iterable[tuple[str, Sequence[Block]]], title: str = "", summary: str = "", headline: str = ""
+) -> Document:
+    """Return a document. Sections without blocks are skipped."""
+    sections = tuple(Section(name, tuple(blocks)) for name, blocks in parts if blocks)
+    return Document(title, summary, sections, headline)
 
 
 def document_lines(
@@ -226,9 +232,9 @@ def document_lines(
     return printable(lines[:-1])
 
 
-def document_text(document: Document, width: int = 80) -> str:
-    """Return the document as plain text."""
-    return text_of(document_lines(document, width))
+def document_text(document: Document, width: int = FILE_WIDTH, *, whole: bool = True) -> str:
+    """Return the document as plain text, by default for a file. `whole`: as for `document_lines`."""
+    return text_of(document_lines(document, width, whole=whole))
 
 
 def _shortened(block: Block, width: int) -> Block:
@@ -256,21 +262,20 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
         case str():
             return paragraph(plain(block), width)
         case Styled(text, style):
-            return [one for part in text.split("\n") for one in paragraph(plain(part), width, style)]
+            return [spans for part in text.split("\n") for spans in paragraph(plain(part), width, style)]
         case Rows(rows, styles):
             return labelled(((plain(label), plain(words)) for label, words in rows), width, styles)
-        case Bullets(items, style, _):
-            folded = (paragraph(plain(item), width - 2, style) for item in items)
-            return [
-                (("- " if number == 0 else "  ", QUIET), *spans)
-                for own in folded
-                for number, spans in enumerate(own)
-            ]
+        case Bullets(items):
+            bullets: list[Line] = []
+            for item in items:
+                first, *more = paragraph(plain(item), width - 2)
+                bullets += [(("- ", QUIET), *first), *((("  ", QUIET), *spans) for spans in more)]
+            return bullets
         case Items(items, nothing, note):
-            shown = [one for item in items for one in _item(item, width)] or paragraph(nothing, width)
+            shown = [spans for item in items for spans in _item(item, width)] or paragraph(nothing, width)
             return [*shown, *paragraph(note, width, QUIET)] if note else shown
-        case Drawing(lines, title):
-            return [*(paragraph(plain(f"{title}:"), width) if title else []), *lines(width)]
+        case Drawing(lines):
+            return lines(width)
         case Picture():
             return paragraph(plain(f"{block.title}: {block.alt}"), width)
         case Table():
@@ -310,9 +315,9 @@ def _item(item: Item, width: int) -> list[Line]:
     space = width - len(severity[0])
     if item.of:
         lines = paragraph(plain(f"{item.of}  {item.id}"), space, QUIET)
-        lines += [one for says in item.says for one in paragraph(plain(says), space)]
+        lines += [spans for says in item.says for spans in paragraph(plain(says), space)]
     else:
-        lines = [one for says in item.says for one in paragraph(plain(f"{item.id}  {says}"), space)]
+        lines = [spans for says in item.says for spans in paragraph(plain(f"{item.id}  {says}"), space)]
     lines += paragraph(f"To do: {plain(item.remedy)}", space) if item.remedy else []
     marks = [severity, *[(" " * len(severity[0]), "")] * len(lines)]
     return [(mark, *spans) for mark, spans in zip(marks, lines, strict=False)]

@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from gputopo.reference import name_of
-from gputopo.report import units
-from gputopo.report.check_commands import check_command
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import reason_for
+from gputopo.report.units import counted
 from gputopo.values.facts import DOES_NOT_APPLY, at_gpu, has_any, label
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
@@ -40,25 +39,28 @@ def verdict(machine: Machine, findings: Sequence[Finding], checks: int = 0) -> s
 
 
 def _sentence(machine: Machine, findings: Sequence[Finding], checks: int) -> str:
-    serious = [one for one in findings if one.severity != "info"]
+    serious = [finding for finding in findings if finding.severity != "info"]
     if not machine.gpus:
         if not serious and machine.driver.status == "no_device":
             return "No NVIDIA device on the PCI bus of this machine."
-        found = next((one.says for one in findings if one.id != "capture.unread"), "No GPU is known")
-        return f"{found.rstrip('.')}."
-    worst: dict[int, Finding] = {}
-    shown = {gpu.index for gpu in machine.gpus}
-    for one in serious:
-        for gpu in shown.intersection(one.subject.gpus) if one.subject.kind == "gpus" else ():
-            worst.setdefault(gpu, one)
-    at_fault = grouped((id(one), gpu) for gpu, one in worst.items())
-    clauses = [
-        clause for one in serious if (clause := _clause(one, at_fault.get(id(one), []), machine)) is not None
-    ]
+        says = next(
+            (finding.says for finding in findings if finding.id != "capture.unread"), "No GPU is known"
+        )
+        return f"{says.rstrip('.')}."
+    clauses = []
+    shown, faulty = {gpu.index for gpu in machine.gpus}, set[int]()
+    for finding in serious:
+        at_fault: list[int] = []
+        if finding.subject.kind == "gpus":
+            at_fault = sorted(shown.intersection(finding.subject.gpus) - faulty)
+            if not at_fault:  # each of its GPUs has a worse finding
+                continue
+            faulty |= {*at_fault}
+        clauses.append(_clause(finding, at_fault, machine))
     if not clauses:
         return f"{models_in_words(machine.gpus)}: {_checked(machine, checks)}."
-    fine = len(machine.gpus) - len(worst)
-    if worst and fine:
+    fine = len(machine.gpus) - len(faulty)
+    if fine and faulty:
         clauses.insert(0, f"{fine} fine")
     limit = _CLAUSES + (fine > 0)
     more = f" and {len(clauses) - limit} more" if len(clauses) > limit else ""
@@ -68,12 +70,14 @@ def _sentence(machine: Machine, findings: Sequence[Finding], checks: int) -> str
 def _checked(machine: Machine, checks: int) -> str:
     """Return what was checked and what was not on a machine without faults."""
     unread = list(unread_parts(machine))
-    made = f"no fault in {units.counted(checks, 'check')}" if checks else "nothing was checked"
+    made = f"no fault in {counted(checks, 'check')}" if checks else "nothing was checked"
     if not unread:
         return made
     several = len(unread) > 1 or unread[0].endswith("s")
-    live, capture = ("were", "are") if several else ("was", "is")
-    where = f"{live} not read" if machine.source == "live" else f"{capture} not in this capture"
+    if machine.source == "live":
+        where = f"{'were' if several else 'was'} not read"
+    else:
+        where = f"{'are' if several else 'is'} not in this capture"
     return f"{made}; {listed(unread, 'and')} {where}"
 
 
@@ -92,48 +96,38 @@ def short_model(name: str | None) -> str:
     return (name or "").removeprefix("NVIDIA ")
 
 
-def _clause(one: Finding, gpus: Sequence[int], machine: Machine) -> str | None:
-    """Return what is wrong with these GPUs or the machine: `GPU 1 must be replaced (row remapping failed)`.
-
-    None if each of its GPUs has a worse finding.
-    """
-    reason = _reason(one)
-    if one.subject.kind != "gpus":
-        return reason
+def _clause(finding: Finding, gpus: Sequence[int], machine: Machine) -> str:
+    """Return what is wrong with GPUs or the machine: `GPU 1 must be replaced (row remapping failed)`."""
+    says = _ABOUT.sub("", _NAMED.sub(r"\1", finding.says))
+    reason = re.split(r"[;(]|:(?= )|, ", says)[0].strip()
     if not gpus:
-        return None
+        return reason
     labels = [label(machine, gpu) for gpu in machine.gpus if gpu.index in gpus]
     who = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(labels)}"
     if all(map(str.isdecimal, labels)):
-        who = f"all {len(gpus)}" if len(gpus) == len(machine.gpus) > 1 else units.gpus(gpus)
-    single, several, why = _state(one)
+        who = f"all {len(gpus)}" if len(gpus) == len(machine.gpus) > 1 else gpu_ranges(gpus)
+    single, several, why = _state(finding)
     return f"{who} {several if len(gpus) > 1 else single}{f' ({reason})' if why else ''}"
 
 
-def _state(one: Finding) -> tuple[str, str, bool]:
+def _state(finding: Finding) -> tuple[str, str, bool]:
     """Return the verb for one GPU, the verb for several, and whether the reason follows."""
-    if one.id in ("gpu.lost", "gpu.no_answer"):
+    if finding.id in ("gpu.lost", "gpu.no_answer"):
         return "is lost", "are lost", False
-    if one.id == "gpu.busy":
+    if finding.id == "gpu.busy":
         return "is in use", "are in use", False
-    of_each = one.evidence.get("gpus")
-    evidence = [one.evidence, *(of_each.values() if isinstance(of_each, dict) else ())]
+    of_each = finding.evidence.get("gpus")
+    evidence = [finding.evidence, *(of_each.values() if isinstance(of_each, dict) else ())]
     verdicts = {each.get("verdict") for each in evidence}
     if "replace" in verdicts:
         return "must be replaced", "must be replaced", True
     if "reboot" in verdicts:
         return "needs a reboot", "need a reboot", True
     if verdicts & {"reset", "repair pending"}:
-        return "needs a reset", "need a reset", one.id != "gpu.reset_required"
-    if one.severity == "error":
+        return "needs a reset", "need a reset", finding.id != "gpu.reset_required"
+    if finding.severity == "error":
         return "has a fault", "have a fault", True
     return "needs attention", "need attention", True
-
-
-def _reason(one: Finding) -> str:
-    """Return the first clause of a message, without the GPUs in it."""
-    says = _ABOUT.sub("", _NAMED.sub(r"\1", one.says))
-    return re.split(r"[;(]|:(?= )|, ", says)[0].strip()
 
 
 def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:
@@ -144,7 +138,7 @@ def short_findings(findings: Sequence[Finding], *, above: int, beside: int, deta
     to one line there; errors and warnings are cut too if they do not fit. `details`: the option that shows
     the rest.
     """
-    groups = list(grouped(((one.id, one.severity), one) for one in findings).values())
+    groups = list(grouped(((finding.id, finding.severity), finding) for finding in findings).values())
     serious = [group for group in groups if group[0].severity != "info"]
     infos = [group for group in groups if group[0].severity == "info"]
     room = max(min(_SCREEN_LINES - beside - 2, _TOP - above), len(serious) + bool(infos))
@@ -187,7 +181,7 @@ def _item(group: Sequence[Finding], columns: int | None, *, remedy: bool) -> Ite
 
 def worst_by_gpu(findings: Sequence[Finding]) -> dict[int, str]:
     """Return the severity of each GPU's worst finding. The findings must be sorted, worst first."""
-    return {gpu: one.severity for one in reversed(findings) for gpu in one.subject.gpus}
+    return {gpu: finding.severity for finding in reversed(findings) for gpu in finding.subject.gpus}
 
 
 def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> Items:
@@ -198,8 +192,8 @@ def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> It
             Item(
                 severity,
                 id,
-                subjects_in_words(one.subject for one in group),
-                tuple(dict.fromkeys(one.says for one in group)),
+                subjects_in_words(finding.subject for finding in group),
+                tuple(dict.fromkeys(finding.says for finding in group)),
                 _with_command(remedy, group),
             )
             for (id, severity, remedy), group in groups.items()
@@ -210,7 +204,9 @@ def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> It
 
 def _with_command(remedy: str | None, group: Sequence[Finding]) -> str:
     """Return a remedy with the command with which the user can check the findings."""
-    gpus = sorted({gpu for one in group for gpu in one.subject.gpus})
+    from gputopo.report.check_commands import check_command  # the first screen has no commands
+
+    gpus = sorted({gpu for finding in group for gpu in finding.subject.gpus})
     command = check_command(group[0].id, gpus, group[0].evidence.get("pci_address"))
     return f"{remedy or ''} Check with: {command}".strip()
 
@@ -248,16 +244,17 @@ def unread_parts(machine: Machine) -> Iterator[str]:
     gpus = [gpu for gpu in machine.gpus if not gpu.lost]
     for words, paths in _PARTS.items():
         unread = [
-            gpu.index for gpu in gpus if not has_any(gpu, paths) and not _is_without(machine, gpu, paths)
+            gpu.index
+            for gpu in gpus
+            if not has_any(gpu, paths)
+            and not any(
+                reason_for(machine.missing, at_gpu(gpu.index, path)) in DOES_NOT_APPLY for path in paths
+            )
         ]
         if unread:
             yield words if len(unread) == len(gpus) else f"{words} of {gpu_ranges(unread)}"
     if len(gpus) > 1 and not has_any(machine, ("links[*].hop", "links[*].nvlinks")):
         yield "topology"
-
-
-def _is_without(machine: Machine, gpu: Gpu, paths: tuple[str, ...]) -> bool:
-    return any(reason_for(machine.missing, at_gpu(gpu.index, path)) in DOES_NOT_APPLY for path in paths)
 
 
 def subjects_in_words(subjects: Iterable[Subject]) -> str:

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.report import units
 from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_sections
 from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
 from gputopo.values.difference import Change, Difference
 from gputopo.values.finding import SEVERITIES, Fleet, HostFinding, Severity
-from gputopo.values.index_ranges import host_ranges, host_set, natural
+from gputopo.values.grouping import grouped
+from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set, natural
 from gputopo.values.option import shown
-from gputopo.values.subject import Subject
 
 _NOTHING = "None: no host differs from the others of its kind."
 _MAX_REASON = 200  # characters
@@ -35,16 +34,25 @@ def fleet_document(fleet: Fleet) -> Document:
 
 def _together(findings: Sequence[HostFinding]) -> list[HostFinding]:
     """Join the findings of several hosts with the same words, with a set of nodes."""
-    alike: dict[tuple[str, str, Subject, str], list[HostFinding]] = {}
-    for one in findings:
-        words = one.says.removeprefix(f"host {one.hosts[0]}: ")
-        alike.setdefault((one.id, one.severity, one.subject, words), []).append(one)
-    found = []
-    for (*_, words), same in alike.items():
-        hosts = host_set(host for one in same for host in one.hosts)
-        says = same[0].says if len(same) == 1 else f"hosts {hosts}: {words}"
-        found.append(msgspec.structs.replace(same[0], says=says))
-    return found
+    alike = grouped(
+        (
+            (
+                finding.id,
+                finding.severity,
+                finding.subject,
+                finding.says.removeprefix(f"host {finding.hosts[0]}: "),
+            ),
+            finding,
+        )
+        for finding in findings
+    )
+    together = []
+    for (*_, words), (first, *others) in alike.items():
+        if others:
+            hosts = host_set(host for finding in (first, *others) for host in finding.hosts)
+            first = msgspec.structs.replace(first, says=f"hosts {hosts}: {words}")
+        together.append(first)
+    return together
 
 
 def _answer(fleet: Fleet) -> str:
@@ -52,11 +60,12 @@ def _answer(fleet: Fleet) -> str:
     count = sum(len(kind.hosts) for kind in fleet.kinds) + len(fleet.unread)
     verb = "differ" if len(fleet.outliers) > 1 else "differs"
     odd = [
-        *([f"{len(fleet.outliers)} {verb} ({plain(host_set(fleet.outliers))})"] if fleet.outliers else []),
-        *([f"{len(fleet.unread)} not read ({plain(host_set(fleet.unread))})"] if fleet.unread else []),
+        f"{len(hosts)} {words} ({plain(host_set(hosts))})"
+        for words, hosts in ((verb, fleet.outliers), ("not read", fleet.unread))
+        if hosts
     ]
-    found = counts_in_words(fleet.findings)
-    return f"{counted(count, 'host')}: {', '.join(odd) or 'no outlier'}. {found.capitalize()}."
+    findings = counts_in_words(fleet.findings).capitalize()
+    return f"{counted(count, 'host')}: {', '.join(odd) or 'no outlier'}. {findings}."
 
 
 def _rows(fleet: Fleet) -> list[tuple[str, str]]:
@@ -66,10 +75,8 @@ def _rows(fleet: Fleet) -> list[tuple[str, str]]:
         facts = counted(kind.compared, "fact") if len(kind.hosts) > 1 else "no facts"
         words = plain(f"{kind.name}: {host_set(kind.hosts)}; {facts} compared")
         rows.append((counted(len(kind.hosts), "host"), words))
-    if fleet.unread:
-        rows.append(("Not read", plain(host_set(fleet.unread))))
-    if fleet.outliers:
-        rows.append(("Outliers", plain(host_set(fleet.outliers))))
+    for label, hosts in (("Not read", fleet.unread), ("Outliers", fleet.outliers)):
+        rows += [(label, plain(host_set(hosts)))] if hosts else []
     return rows
 
 
@@ -89,14 +96,14 @@ def drain_commands(fleet: Fleet, at_least: Severity = "error") -> str:
     by_reason: dict[str, dict[str, None]] = {}
     strange: dict[str, None] = {}
     seen: set[str] = set()
-    for one in fleet.findings:
-        (host, *others), grave = one.hosts, one.rank >= SEVERITIES.index(at_least)
+    for finding in fleet.findings:
+        (host, *others), grave = finding.hosts, finding.rank >= SEVERITIES.index(at_least)
         if others or not grave or host in seen:
             continue
         seen.add(host)
         node = host.partition(".")[0]
         if _NODE.fullmatch(node):
-            reason = f"Reason=gputopo: {one.says.removeprefix(f'host {host}: ')}"
+            reason = f"Reason=gputopo: {finding.says.removeprefix(f'host {host}: ')}"
             by_reason.setdefault(_NOT_OF_REASON.sub(" ", reason)[:_MAX_REASON], {})[node] = None
         else:
             strange[shown(host)] = None
@@ -115,27 +122,23 @@ def difference_document(difference: Difference) -> Document:
     compared = f"{counted(difference.compared, 'fact')} compared"
     if difference.one_sided:
         compared += f"; not compared: {counted(difference.one_sided, 'fact')} that only one of the two has"
-    shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
-    found = difference.findings
-    titled = (("only here", found.came), ("only there", found.went), ("of both", found.stayed))
+    findings = difference.findings
+    titled = (("only here", findings.came), ("only there", findings.went), ("of both", findings.stayed))
     counts = [
         f"{counted(len(said), 'difference')} in {counted(difference.compared, 'fact')}",
-        *(f"{counted(len(of), 'finding')} {title}" for title, of in titled[:2] if of),
+        *(f"{counted(len(some), 'finding')} {title}" for title, some in titled[:2] if some),
     ]
+    changes: Block = Bullets(tuple(said))
+    if not said:
+        changes = "No permanent fact differs." if len(counts) > 1 else "No difference."
+        changes = changes if difference.compared else "Nothing could be compared."
     return of_sections(
         [
             ("", [f"{', '.join(counts)}."] if said or len(counts) > 1 else []),
-            (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
-            *((f"Findings {title}", [findings_block(of)]) for title, of in titled if of),
+            (f"Compared with {difference.old_source} (left of ->)", [changes, Styled(f"{compared}.", QUIET)]),
+            *((f"Findings {title}", [findings_block(some)]) for title, some in titled if some),
         ]
     )
-
-
-def _nothing(difference: Difference) -> str:
-    if not difference.compared:
-        return "Nothing could be compared."
-    changed = difference.findings.came or difference.findings.went
-    return "No permanent fact differs." if changed else "No difference."
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
@@ -149,4 +152,4 @@ def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
             said.setdefault(change.says, [])
         else:
             said.setdefault(change.words, []).append(change.gpu)
-    return [f"{units.gpus(gpus)}: {words}" if gpus else words for words, gpus in said.items()]
+    return [f"{gpu_ranges(gpus)}: {words}" if gpus else words for words, gpus in said.items()]

@@ -51,31 +51,24 @@ _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 def plan_document(plan: Plan) -> Document:
     """Return the choice with its gain, the reasons, the candidates, and what was refused."""
-    others = [candidate for candidate in plan.candidates if candidate != plan.choice]
-    candidates: list[Block] = []
-    if others and plan.prediction is not None:
-        steps = _unlike((plan.choice, *plan.runners_up))[: _RUNNERS_UP + 1]
-        candidates = [Drawing(lambda width: _steps(steps, width))]
-    elif others:
-        candidates = [_alternatives(others)]
     refused = tuple(refusal.reason for refusal in plan.refused)
     asked = [] if plan.what_if is None else [what_if_answer(plan.what_if, plan.model)]
     return of_sections(
         [
-            ("", [*asked, answer(plan), Rows(tuple(_choice(plan)))]),
+            ("", [*asked, _answer(plan), Rows(tuple(_choice(plan)))]),
             ("Number of GPUs", [] if plan.how_many is None else how_many_blocks(plan.how_many)),
             ("What if", [] if plan.what_if is None else what_if_blocks(plan.what_if)),
             ("Line of gradients", [] if plan.line is None else step_line_blocks(plan.line)),
             ("Measured", [] if plan.autotune is None else autotune_blocks(plan.autotune)),
             ("Why", [Bullets(_why(plan, refused))]),
-            ("Candidates", candidates),
+            ("Candidates", _candidates(plan)),
             ("Unequal GPUs", [] if plan.unequal is None else unequal_blocks(plan.unequal)),
             ("Refused", [Bullets(refused)] if refused else []),
         ]
     )
 
 
-def answer(plan: Plan) -> str:
+def _answer(plan: Plan) -> str:
     """Return what to use and how fast it is. If fewer GPUs would be clearly faster, that comes first."""
     choice = plan.choice
     where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
@@ -96,29 +89,13 @@ def answer(plan: Plan) -> str:
 
 def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
     """Return the most important reasons, each once; warnings (GPUs in use, errors) come first."""
-    choice = plan.choice
-    reasons = [one for one in (*plan.warnings, limit_words(choice), *choice.reasons) if one not in refused]
-    reasons = list(dict.fromkeys(filter(None, reasons)))
-    more = len(reasons) - _REASONS
-    if more <= 0:
-        return tuple(reasons)
-    return (*reasons[:_REASONS], f"and {more} more (--json)")
+    reasons = dict.fromkeys((*plan.warnings, limit_words(plan.choice), *plan.choice.reasons))
+    shown = [reason for reason in reasons if reason and reason not in refused]
+    more = len(shown) - _REASONS
+    return (*shown[:_REASONS], *([f"and {more} more (--json)"] if more > 0 else []))
 
 
-def _unlike(candidates: Sequence[Candidate]) -> list[tuple[Candidate, str]]:
-    """Return candidates with their placements in words. Equally fast ones on the same GPUs are joined."""
-    alike = grouped(((one.gpus, round(one.images_per_sec or 0.0), one.hosts), one) for one in candidates)
-    return [(some[0], " or ".join(dict.fromkeys(map(mode_words, some)))) for some in alike.values()]
-
-
-def environment_lines(plan: Plan) -> list[str]:
-    """Return `NAME=value` lines for `env $(...)`, a shell's `set -a` and docker's --env-file."""
-    import shlex
-
-    return [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
-
-
-def summary_lines(plan: Plan) -> tuple[str, ...]:
+def plan_summary(plan: Plan) -> tuple[str, ...]:
     """Return the number of GPUs with `--num-gpus auto`, and the prediction, if any, in two sentences."""
     choice, prediction = plan.choice, plan.prediction
     count = () if plan.how_many is None else (f"{how_many_words(plan.how_many)}.",)
@@ -151,7 +128,7 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
 def _gain(choice: Candidate, prediction: Prediction) -> str:
     """Return how many times as fast the choice is as one GPU and as fewer GPUs."""
     speed, parts = choice.images_per_sec or 0.0, list[str]()
-    if choice.speedup is not None and _counted(choice) > 1:
+    if choice.speedup is not None and _device_count(choice) > 1:
         parts.append(f"{choice.speedup:.2f} times one GPU")
     if prediction.fewer is not None and prediction.fewer.num_gpus > 1:
         times = speed / prediction.fewer.images_per_sec
@@ -159,19 +136,8 @@ def _gain(choice: Candidate, prediction: Prediction) -> str:
     return "; ".join(parts)
 
 
-def _names(hosts: Sequence[str]) -> str:
-    return plain(", ".join(hosts) if len(hosts) <= _HOSTS_NAMED else host_set(hosts))
-
-
-def _by_gpus(candidate: Candidate) -> dict[str, list[str]]:
-    """Return the names of the hosts, by their GPUs in words."""
-    return grouped(
-        (_named(one.gpus) if one.gpus else f"{one.devices} CPU devices", one.host) for one in candidate.hosts
-    )
-
-
-def _counted(candidate: Candidate) -> int:
-    return sum(one.devices for one in candidate.hosts) or len(candidate.gpus)
+def _device_count(candidate: Candidate) -> int:
+    return sum(host.devices for host in candidate.hosts) or len(candidate.gpus)
 
 
 def _sureness(plan: Plan, prediction: Prediction) -> str:
@@ -186,20 +152,18 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
     known = "measured" if runner_up.evidence == "measured" else "predicted"
     if abs(prediction.margin) < _NO_SHARE:
         return f"as fast as {other} ({known})"
-    more = (
-        1 / (1 - prediction.margin) - 1
-    )  # the margin is a share of the choice's speed, the text is about the other candidate
+    # The margin is a share of the choice's speed, the text is about the other candidate.
+    more = 1 / (1 - prediction.margin) - 1
     return f"{abs(more):.0%} {'faster' if more >= 0 else 'slower'} than {other} ({known})"
 
 
 def _basis(choice: Candidate, prediction: Prediction) -> str:
     alone = prediction.single_gpu_images_per_sec
     speeds = list(alone.values()) if choice.hosts else [alone[gpu] for gpu in choice.gpus]
-    one = " to ".join(dict.fromkeys((whole(min(speeds)), whole(max(speeds)))))
-    equal = not choice.batch_sizes
-    batch = f"batch {prediction.batch_size} per GPU" if equal else "each with its own batch"
+    span = " to ".join(dict.fromkeys((whole(min(speeds)), whole(max(speeds)))))
+    batch = "each with its own batch" if choice.batch_sizes else f"batch {prediction.batch_size} per GPU"
     return (
-        f"{one} images/sec of one GPU ({prediction.single_gpu_source}), {batch}, "
+        f"{span} images/sec of one GPU ({prediction.single_gpu_source}), {batch}, "
         f"constants of {prediction.program}"
     )
 
@@ -212,40 +176,72 @@ def learned_words(learned: Learned) -> str:
     return f"{rests}: steps take {learned.step_factor:.2f} times as long as the default prediction"
 
 
-def _steps(shown: Sequence[tuple[Candidate, str]], width: int) -> list[Line]:
+def _candidates(plan: Plan) -> list[Block]:
+    """Return the steps of the choice and its runners-up as bars; without a prediction, a table."""
+    others = [candidate for candidate in plan.candidates if candidate != plan.choice]
+    if not others:
+        return []
+    if plan.prediction is None:
+        more = len(others) - _ALTERNATIVES
+        notes = (f"and {more} more; --json has them",) if more > 0 else ()
+        rows = [
+            (_gpus(other.gpus), mode_words(other), "".join(other.reasons[:1]))
+            for other in others[:_ALTERNATIVES]
+        ]
+        heads = ("GPUs", "Variables", "Because")
+        return [Table.of(heads, rows, words=heads, notes=notes)]
+    # Equally fast ones on the same GPUs are joined.
+    alike = grouped(
+        ((candidate.gpus, round(candidate.images_per_sec or 0.0), candidate.hosts), candidate)
+        for candidate in (plan.choice, *plan.runners_up)
+    )
+    groups = list(alike.values())[: _RUNNERS_UP + 1]
+    return [Drawing(lambda width: _steps(groups, width))]
+
+
+def _steps(groups: Sequence[Sequence[Candidate]], width: int) -> list[Line]:
     """Return the steps of candidates with their placements as bars; the length is the time of the step."""
-    candidates = [one for one, _ in shown]
+    candidates = [group[0] for group in groups]
+    placements = tuple(" or ".join(dict.fromkeys(map(mode_words, group))) for group in groups)
     gpus = Column("GPUs", tuple(map(_short_gpus, candidates)), max_width=width // 5)
     space = width - gpus.width - _NUMBERS - _SHORTEST_BAR
-    modes = Column("Variables", tuple(words for _, words in shown), max_width=max(space, 8))
-    speeds = Column("images/sec", tuple(whole(one.images_per_sec or 0.0) for one in candidates), "right")
-    steps = Column("ms", tuple(f"{one.step_ms:.1f}" for one in candidates), "right")
+    modes = Column("Variables", placements, max_width=max(space, 8))
+    speeds = Column(
+        "images/sec", tuple(whole(candidate.images_per_sec or 0.0) for candidate in candidates), "right"
+    )
+    steps = Column("ms", tuple(f"{candidate.step_ms:.1f}" for candidate in candidates), "right")
     left = [modes, speeds, steps]
     space = min(max(width - gpus.width - width_of(left) - 2, _SHORTEST_BAR), _WIDEST_BAR)
-    longest = max(one.step_ms or 0.0 for one in candidates) or 1.0
-    bars = Column("", tuple(_bar(one, space / longest) for one in candidates))
-    parts = {"compute", *(part for one in candidates for part in one.exposed_ms)}
+    longest = max(candidate.step_ms or 0.0 for candidate in candidates) or 1.0
+    bars = []
+    for candidate in candidates:
+        bar, end = "", 0.0
+        for part, ms in {"compute": candidate.compute_ms or 0.0, **candidate.exposed_ms}.items():
+            end += ms * space / longest
+            bar += _PARTS[part][0] * (round(end) - len(bar))
+        bars.append(bar)
+    parts = {"compute", *(part for candidate in candidates for part in candidate.exposed_ms)}
     legend = "  ".join(f"{mark} {part}" for part, (mark, _) in _PARTS.items() if part in parts)
-    return [_painted(one) for one in (*aligned(gpus, [*left, bars]), line(legend))]
+    lines = aligned(gpus, [*left, Column("", tuple(bars))])
+    return [_painted(spans) for spans in (*lines, line(legend))]
 
 
 def _all_gpus(candidate: Candidate) -> str:
     if not candidate.hosts:
         return _named(candidate.gpus)
-    return "; ".join(f"{words} of {_names(of)}" for words, of in _by_gpus(candidate).items())
+    hosts = grouped(
+        (_named(host.gpus) if host.gpus else f"{host.devices} CPU devices", host.host)
+        for host in candidate.hosts
+    )
+    return "; ".join(
+        f"{gpus} of {plain(', '.join(names) if len(names) <= _HOSTS_NAMED else host_set(names))}"
+        for gpus, names in hosts.items()
+    )
 
 
 def _short_gpus(candidate: Candidate) -> str:
     hosts = len(candidate.hosts)
-    return f"{_counted(candidate)} of {hosts} hosts" if hosts else _gpus(candidate.gpus)
-
-
-def _bar(candidate: Candidate, per_ms: float) -> str:
-    bar, end = "", 0.0
-    for part, ms in {"compute": candidate.compute_ms or 0.0, **candidate.exposed_ms}.items():
-        end += ms * per_ms
-        bar += _PARTS[part][0] * (round(end) - len(bar))
-    return bar
+    return f"{_device_count(candidate)} of {hosts} hosts" if hosts else _gpus(candidate.gpus)
 
 
 def _painted(spans: Line) -> Line:
@@ -253,14 +249,6 @@ def _painted(spans: Line) -> Line:
     styles = dict(_PARTS.values())
     runs = re.compile("|".join([*(f"{mark}+" for mark in styles), f"[^{''.join(styles)}]+"]))
     return tuple((run, styles.get(run[0], style)) for text, style in spans for run in runs.findall(text))
-
-
-def _alternatives(others: Sequence[Candidate]) -> Table:
-    shown = others[:_ALTERNATIVES]
-    rows = [(_gpus(one.gpus), mode_words(one), "".join(one.reasons[:1])) for one in shown]
-    more = len(others) - len(shown)
-    notes = (f"and {more} more; --json has them",) if more else ()
-    return Table.of(("GPUs", "Variables", "Because"), rows, notes=notes)
 
 
 def _named(gpus: Sequence[int]) -> str:

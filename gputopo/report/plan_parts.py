@@ -2,18 +2,18 @@
 
 import re
 
-from gputopo.report import units
-from gputopo.report.document import Block, Rows, Table
+from gputopo.report.document import Block, Document, Rows, Table, of_sections
 from gputopo.report.layout import plain
-from gputopo.values.index_ranges import index_ranges
+from gputopo.report.units import counted, rough, three_figures, whole
+from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.batches import plain as plain_batch
 from gputopo.values.run.plan import (
     Autotune,
     Candidate,
-    GroupSpeed,
     HowMany,
     StepLine,
+    TimedRun,
     Unequal,
     WhatIf,
     mode_words,
@@ -31,25 +31,23 @@ _SETTLED = {
 
 def how_many_words(how_many: HowMany) -> str:
     """Return how many GPUs were chosen and why: `2 GPUs: 4 are slower than 2: ...`."""
-    return f"{units.counted(how_many.num_gpus, 'GPU')}: {how_many.reason}"
+    return f"{counted(how_many.num_gpus, 'GPU')}: {how_many.reason}"
 
 
 def how_many_blocks(how_many: HowMany) -> list[Block]:
     """Return how many GPUs were chosen and why, and the predicted speed of 1, 2, 4, ... GPUs."""
     rows = [
         (
-            str(one.num_gpus),
-            units.whole(one.images_per_sec),
-            f"{one.speedup:.2f}",
-            "" if one.gain is None else f"{one.gain:.0%}",
-            "*" if one.num_gpus == how_many.num_gpus else "",
+            str(count.num_gpus),
+            whole(count.images_per_sec),
+            f"{count.speedup:.2f}",
+            "" if count.gain is None else f"{count.gain:.0%}",
+            "*" if count.num_gpus == how_many.num_gpus else "",
         )
-        for one in how_many.counts
+        for count in how_many.counts
     ]
-    table = Table.of(
-        ("GPUs", "images/sec", "speedup", "gain", ""), rows, ("left", "right", "right", "right", "left")
-    )
-    return [how_many_words(how_many), *([table] if rows else [])]
+    heads = ("GPUs", "images/sec", "speedup", "gain", "")
+    return [how_many_words(how_many), *([Table.of(heads, rows, words=("GPUs", ""))] if rows else [])]
 
 
 def unequal_blocks(unequal: Unequal) -> list[Block]:
@@ -60,7 +58,7 @@ def unequal_blocks(unequal: Unequal) -> list[Block]:
     """
     better = unequal.better
     groups = list(dict.fromkeys((unequal.together, *unequal.alone, unequal.in_proportion, better)))
-    fastest = max(one.images_per_sec for one in groups)
+    fastest = max(group.images_per_sec for group in groups)
     less = 1 - better.images_per_sec / fastest
     if not unequal.use:
         words = (
@@ -73,24 +71,16 @@ def unequal_blocks(unequal: Unequal) -> list[Block]:
     elif better == unequal.together:
         words = f"equal batches would be faster: {unequal.use}"
     else:
-        words = f"{units.gpus(better.gpus)} alone would be faster: {unequal.use}"
-    rows = [
-        (
-            index_ranges(one.gpus),
-            _batches(one),
-            units.whole(one.images_per_sec),
-            f"{1 - one.images_per_sec / fastest:.1%}",
-            "*" if one == better else "",
-        )
-        for one in groups
-    ]
+        words = f"{gpu_ranges(better.gpus)} alone would be faster: {unequal.use}"
+    rows = []
+    for group in groups:
+        batch = plain_batch(group.batch_sizes)
+        batches = ", ".join(map(str, batch)) if isinstance(batch, tuple) else f"{batch} each"
+        share = f"{1 - group.images_per_sec / fastest:.1%}"
+        mark = "*" if group == better else ""
+        rows.append((index_ranges(group.gpus), batches, whole(group.images_per_sec), share, mark))
     heads = ("GPUs", "batches", "images/sec", "less", "")
-    return [words, Table.of(heads, rows, ("left", "left", "right", "right", "left"))]
-
-
-def _batches(group: GroupSpeed) -> str:
-    batch = plain_batch(group.batch_sizes)
-    return ", ".join(map(str, batch)) if isinstance(batch, tuple) else f"{batch} each"
+    return [words, Table.of(heads, rows, words=("GPUs", "batches", ""))]
 
 
 def what_if_answer(what_if: WhatIf, model: str | None) -> str:
@@ -98,7 +88,7 @@ def what_if_answer(what_if: WhatIf, model: str | None) -> str:
     if not what_if.changes:
         return "No single change of a link, NVLink, ACS or peer access helps by 1% or more."
     changes = "; ".join(map(change_words, what_if.changes))
-    after, before = (units.whole(one.images_per_sec or 0.0) for one in (what_if.after, what_if.before))
+    after, before = (whole(candidate.images_per_sec or 0.0) for candidate in (what_if.after, what_if.before))
     words = f"{changes}: {after} instead of {before} images/sec{f' of {model}' if model else ''}"
     batch = what_if.pays_at_batch
     pays = "" if batch is None else f" It helps at batch {batch} per GPU or below."
@@ -114,8 +104,13 @@ def what_if_blocks(what_if: WhatIf) -> list[Block]:
     if not what_if.changes:
         return []
     rows = [
-        (label, ", ".join(filter(None, (speed_words(one), units.gpus(one.gpus), limit_words(one)))))
-        for label, one in (("Before", what_if.before), ("After", what_if.after))
+        (
+            label,
+            ", ".join(
+                filter(None, (speed_words(candidate), gpu_ranges(candidate.gpus), limit_words(candidate)))
+            ),
+        )
+        for label, candidate in (("Before", what_if.before), ("After", what_if.after))
     ]
     return [Rows((*rows, ("Rests on", "; ".join(what_if.basis))))]
 
@@ -143,10 +138,10 @@ def speed_words(candidate: Candidate, model: str | None = None) -> str:
     low, high = candidate.images_per_sec_low, candidate.images_per_sec_high
     of = f" of {model}" if model else ""
     if low is None or high is None:
-        return f"about {units.rough(speed)} images/sec{of} (order of magnitude only)"
+        return f"about {rough(speed)} images/sec{of} (order of magnitude only)"
     if candidate.evidence == "measured":
-        return f"{units.whole(speed)} images/sec{of}, measured"
-    return f"{units.whole(speed)} images/sec{of} (80% range {units.whole(low)} to {units.whole(high)})"
+        return f"{whole(speed)} images/sec{of}, measured"
+    return f"{whole(speed)} images/sec{of} (80% range {whole(low)} to {whole(high)})"
 
 
 def step_line_blocks(step_line: StepLine) -> list[Block]:
@@ -168,19 +163,19 @@ def step_line_blocks(step_line: StepLine) -> list[Block]:
         return [words, "nothing is exchanged between GPUs"]
     rows = [
         (
-            one.resource,
-            _mb(one.weights_mb),
-            _mb(one.wait_ms),
-            _mb(one.gradients_mb),
-            _mb(one.busy_ms),
-            f"{one.through_ms:.1f}" if one.busy_ms else "",
+            resource.resource,
+            _mb(resource.weights_mb),
+            _mb(resource.wait_ms),
+            _mb(resource.gradients_mb),
+            _mb(resource.busy_ms),
+            f"{resource.through_ms:.1f}" if resource.busy_ms else "",
         )
-        for one in step_line.resources[:_MAX_RESOURCES]
+        for resource in step_line.resources[:_MAX_RESOURCES]
     ]
     heads = ("Link, each", "weights\nMB", "waits\nms", "gradients\nMB", "busy\nms", "through\nat")
     more = len(step_line.resources) - len(rows)
     notes = (f"and {more} more; --json has them",) if more else ()
-    return [words, Table.of(heads, rows, ("left", *("right",) * 5), notes)]
+    return [words, Table.of(heads, rows, words=heads[:1], notes=notes)]
 
 
 def _mb(value: float) -> str:
@@ -191,17 +186,32 @@ def autotune_blocks(autotune: Autotune) -> list[Block]:
     """Return a table of the placements, and how certain it is that the first one is the fastest."""
     rows = [
         (
-            mode_words(one.candidate),
-            measured_speed(one.candidate.images_per_sec),
-            measured_speed(one.images_per_sec),
-            str(len(one.runs)),
-            f"failed: {one.failure}" if one.failure else "fastest" if place == autotune.winner else "",
+            mode_words(trial.candidate),
+            measured_speed(trial.candidate.images_per_sec),
+            measured_speed(trial.images_per_sec),
+            str(len(trial.runs)),
+            f"failed: {trial.failure}" if trial.failure else "fastest" if place == autotune.winner else "",
         )
-        for place, one in enumerate(autotune.measured)
+        for place, trial in enumerate(autotune.measured)
     ]
     heads = ("Placement", "predicted", "measured", "runs", "")
     title = f"Autotune of {autotune.model}, images/sec at batch {batch_words(autotune.batch_size)}"
-    return [title, Table.of(heads, rows, ("left", "right", "right", "right", "left"))]
+    return [title, Table.of(heads, rows, words=("Placement", ""))]
+
+
+def autotune_document(autotune: Autotune) -> Document:
+    """Return the table of the measured placements by itself."""
+    return of_sections([("", autotune_blocks(autotune))])
+
+
+def autotune_run_line(number: int, candidate: Candidate, result: TimedRun | str) -> str:
+    """Return `autotune round 1: replicated: 512 images/sec`. `result`: a string if the run failed: why."""
+    outcome = (
+        f"failed: {plain(result)}"
+        if isinstance(result, str)
+        else f"{three_figures(result.images_per_sec)} images/sec"
+    )
+    return f"autotune round {number}: {mode_words(candidate)}: {outcome}"
 
 
 def autotune_note(autotune: Autotune) -> str:
@@ -212,7 +222,7 @@ def autotune_note(autotune: Autotune) -> str:
     speed = f"{measured_speed(best.images_per_sec)} images/sec measured"
     if best.candidate.images_per_sec is not None:
         speed += f", {measured_speed(best.candidate.images_per_sec)} predicted"
-    count = sum(bool(one.runs) for one in autotune.measured)
+    count = sum(bool(trial.runs) for trial in autotune.measured)
     which = f"Fastest of {count} measured placements" if count > 1 else "The only measured placement"
     return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[autotune.settled]}."
 
@@ -221,4 +231,4 @@ def measured_speed(speed: float | None) -> str:
     """Return images/sec with three figures or more."""
     if speed is None:
         return "-"
-    return units.whole(speed) if speed >= 100 else f"{speed:.3g}"
+    return whole(speed) if speed >= 100 else f"{speed:.3g}"

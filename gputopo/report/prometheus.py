@@ -22,7 +22,6 @@ Label = str | int | None
 Value = float | bool | None
 
 MIB = 2**20  # bytes
-_PREFIX = "gputopo_"
 
 
 class Exposition:
@@ -73,10 +72,12 @@ class Exposition:
         assert name.endswith("_total") == (kind == "counter"), name
         if value is None:
             return
-        name = _PREFIX + name
+        name = f"gputopo_{name}"
         self._heads.setdefault(name, (kind, says))
+        known = {label: text for label, text in labels.items() if text is not None}
+        pairs = ",".join(f'{label}="{_escaped(str(text), quote=True)}"' for label, text in known.items())
         # If two series have the same labels, the first one is used: the format allows no second.
-        self._series.setdefault(name, {}).setdefault(_labels(labels), _number(value))
+        self._series.setdefault(name, {}).setdefault(f"{{{pairs}}}" if pairs else "", _number(value))
 
 
 # One unit of a fact in Prometheus' base unit, as (multiplier, divisor).
@@ -116,10 +117,10 @@ def add_fact(out: Exposition, field: Field, value: Any, labels: Mapping[str, Lab
 def info_labels(value: msgspec.Struct) -> dict[str, Label]:
     """Return the labels of a value's `_info` series: the facts that are declared as labels, by name."""
     return {
-        path.rpartition(".")[2]: found
+        path.rpartition(".")[2]: fact
         for path, field in fields_of(type(value)).items()
         if field.fact.info and "[]" not in path
-        for found in values_at(value, path)
+        for fact in values_at(value, path)
     }
 
 
@@ -128,14 +129,6 @@ def _in_base_unit(value: float | bool | None, unit: str) -> float | bool | None:
         return value
     times, over = _BASE_UNITS[unit]
     return value * times if over == 1 else value / over
-
-
-def _labels(labels: dict[str, Label]) -> str:
-    pairs = (
-        f'{name}="{_escaped(str(value), quote=True)}"' for name, value in labels.items() if value is not None
-    )
-    text = ",".join(pairs)
-    return f"{{{text}}}" if text else ""
 
 
 def _escaped(text: str, *, quote: bool = False) -> str:
@@ -161,18 +154,19 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
     out.info("gpu", "model and PCI address of a GPU", **labels, **info_labels(gpu))
     add_facts(out, gpu, labels)
     action = gpu.recovery_action
+    says = "whether the driver requests a recovery of a GPU, with the action"
     needed = None if action is None else action != "none"
-    help = "whether the driver requests a recovery of a GPU, with the action"
-    out.gauge("gpu_recovery_needed", help, needed, **labels, action=action)
+    out.gauge("gpu_recovery_needed", says, needed, **labels, action=action)
     for reason in throttle_reasons(gpu.throttle):
-        out.gauge(
-            "gpu_throttle_reason", "a reason why the clocks are throttled now", 1, **labels, reason=reason
-        )
+        says = "a reason why the clocks are throttled now"
+        out.gauge("gpu_throttle_reason", says, 1, **labels, reason=reason)
     state = (gpu.pstate or "").removeprefix("P")
     number = int(state) if state.isascii() and state.isdecimal() else None
     out.gauge("gpu_performance_state", "P-state, 0 is the fastest", number, **labels)
     if gpu.processes is not None:
-        out.gauge("gpu_processes", "processes on a GPU", len({one.pid for one in gpu.processes}), **labels)
+        out.gauge(
+            "gpu_processes", "processes on a GPU", len({process.pid for process in gpu.processes}), **labels
+        )
     for link in gpu.nvlinks or ():
         of_link = {**labels, "link": link.link}
         out.info("gpu_nvlink", "an NVLink and what is at its other end", **of_link, **info_labels(link))

@@ -57,9 +57,9 @@ class RunMetrics:
             case Step() if not event.warmup:
                 self._step = event
             case Sample():
-                for one in event.gpus:
-                    place = (event.rank, one.gpu)
-                    self._gpus[place] = one.with_earlier(self._gpus.get(place))
+                for gpu in event.gpus:
+                    place = (event.rank, gpu.gpu)
+                    self._gpus[place] = gpu.with_earlier(self._gpus.get(place))
                 if event.host is not None:
                     self._hosts[event.rank] = event.host
             case Anomaly():
@@ -107,40 +107,40 @@ class RunMetrics:
             out.gauge("run_device_seconds", says, mark.compute_s, **labels, part="compute")
 
 
-def _add_verdict(out: Exposition, found: Standing, host: str | None) -> None:
+def _add_verdict(out: Exposition, standing: Standing, host: str | None) -> None:
     words = (SLOW, EVEN, CANNOT_TELL)
-    labels = {"tower": found.tower, "gpu": found.gpu, "host": host}
+    labels = {"tower": standing.tower, "gpu": standing.gpu, "host": host}
     out.states(
-        "run_device_verdict", "the verdict on a device by the latest steps", words, found.word, **labels
+        "run_device_verdict", "the verdict on a device by the latest steps", words, standing.word, **labels
     )
-    share = None if found.percent is None else found.percent / 100
-    if found.word == SLOW:
+    share = None if standing.percent is None else standing.percent / 100
+    if standing.word == SLOW:
         says = "how much slower a device is than its peers, by its largest known cause"
-        out.gauge("run_device_slower_ratio", says, share, **labels, cause=found.cause)
+        out.gauge("run_device_slower_ratio", says, share, **labels, cause=standing.cause)
     else:
         says = "largest difference of a device from its peers that is still possible"
         out.gauge("run_device_resolution_ratio", says, share, **labels)
 
 
 def _add_gpu(out: Exposition, last: GpuSample, host: str | None) -> None:
-    own: dict[str, Label] = {"gpu": last.gpu, "host": host}
-    out.gauge("gpu_lost", "whether a GPU is lost", last.lost, **own)
+    labels: dict[str, Label] = {"gpu": last.gpu, "host": host}
+    out.gauge("gpu_lost", "whether a GPU is lost", last.lost, **labels)
     for name in _AS_INSPECTED:
-        add_fact(out, fields_of(Gpu)[SAMPLED_FACTS[name].path], getattr(last, name), own)
+        add_fact(out, fields_of(Gpu)[SAMPLED_FACTS[name].path], getattr(last, name), labels)
     says = "time in which a policy throttled the clocks, since the run began"
-    out.counters("gpu_throttled_seconds_total", says, last.throttled_s, "reason", **own)
-    out.gauge("gpu_processes", "processes on a GPU", last.processes, **own)
+    out.counters("gpu_throttled_seconds_total", says, last.throttled_s, "reason", **labels)
+    out.gauge("gpu_processes", "processes on a GPU", last.processes, **labels)
     out.gauge(
-        "gpu_other_processes", "processes on a GPU that are not of the run", last.other_processes, **own
+        "gpu_other_processes", "processes on a GPU that are not of the run", last.other_processes, **labels
     )
-    out.gauge("run_gpu_pcie_generation", "generation of the PCIe link now", last.pcie_gen, **own)
-    out.gauge("run_gpu_pcie_lanes", "lanes of the PCIe link now", last.pcie_width, **own)
+    out.gauge("run_gpu_pcie_generation", "generation of the PCIe link now", last.pcie_gen, **labels)
+    out.gauge("run_gpu_pcie_lanes", "lanes of the PCIe link now", last.pcie_width, **labels)
     for direction, rate in (("in", last.pcie_in_mb_per_s), ("out", last.pcie_out_mb_per_s)):
         says = "throughput of the PCIe link, as the GPU sees it"
         value = None if rate is None else rate * _MB
-        out.gauge("run_gpu_pcie_bytes_per_second", says, value, **own, direction=direction)
-    out.counter("run_gpu_pcie_replays_total", "PCIe packets sent again", last.pcie_replays, **own)
-    out.counter("run_gpu_nvlink_errors_total", "errors of all NVLinks", last.nvlink_errors, **own)
+        out.gauge("run_gpu_pcie_bytes_per_second", says, value, **labels, direction=direction)
+    out.counter("run_gpu_pcie_replays_total", "PCIe packets sent again", last.pcie_replays, **labels)
+    out.counter("run_gpu_nvlink_errors_total", "errors of all NVLinks", last.nvlink_errors, **labels)
 
 
 def _add_host(out: Exposition, load: HostLoad, host: str | None) -> None:

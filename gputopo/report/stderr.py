@@ -1,11 +1,10 @@
-"""Output to stderr: notes, errors, progress. A message that cannot be written is dropped."""
+"""Output to stderr: notes and errors. A message that cannot be written is dropped."""
 
 import contextlib
 import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
 from typing import TextIO
 
 
@@ -18,8 +17,7 @@ def to_stderr(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError as error:
-        if not is_lost_terminal(error):
-            drop_unwritten(sys.stderr)
+        drop_unwritten(sys.stderr, error)
 
 
 def note(message: str) -> None:
@@ -31,55 +29,35 @@ def note(message: str) -> None:
 
 def show_error(what: str, hint: str) -> None:
     """Write an error to stderr in two lines. The message may contain any characters."""
-    to_stderr(f"gputopo: {one_line(what)}\n  {one_line(hint)}\n")
+    to_stderr(f"gputopo: {_one_line(what)}\n  {_one_line(hint)}\n")
 
 
-def one_line(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return text without line breaks and control characters."""
     return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 
-@contextlib.contextmanager
-def tolerating_stderr_errors() -> Iterator[None]:
-    """Redirect stderr to /dev/null if writing to it fails (a full disk, a lost terminal).
+def drop_unwritten(stream: TextIO, error: OSError) -> bool:
+    """Drop what the stream could not write; return whether the command may report that as an error.
 
-    Raises BrokenPipeError if the reader has closed the pipe; this ends the command.
+    Without this, Python would retry at exit, and exit with 120. A terminal that is gone, for example after an
+    ssh session ended, is no error: further output is dropped, so that a run can still be ended and saved.
     """
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        is_lost_terminal(error)  # redirects stdout too
-        redirect_to_null(sys.stderr)
-
-
-def is_lost_terminal(error: OSError) -> bool:
-    """Return whether an output error means that the terminal is gone, for example after an ssh session ended.
-
-    Further output is dropped, so that a run can still be ended and saved.
-    """
-    if error.errno != errno.EIO:
-        return False
-    for stream in (sys.stdout, sys.stderr):
-        if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
-            redirect_to_null(stream)
-    return True
-
-
-def redirect_to_null(stream: TextIO) -> None:
-    """Redirect the stream to /dev/null, including what it could not write before."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file, as in tests
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-
-
-def drop_unwritten(stream: TextIO) -> None:
-    """Drop what the stream could not write. Otherwise Python would retry at exit, and exit with 120."""
-    with contextlib.suppress(OSError, ValueError):
+        for standard in (sys.stdout, sys.stderr) if error.errno == errno.EIO else ():
+            if stat.S_ISCHR(os.fstat(standard.fileno()).st_mode):
+                redirect_to_null(standard)
         saved = os.dup(stream.fileno())
         redirect_to_null(stream)
         stream.flush()
         os.dup2(saved, stream.fileno())
         os.close(saved)
+    return error.errno != errno.EIO
+
+
+def redirect_to_null(stream: TextIO) -> None:
+    """Redirect the stream to /dev/null, including what it could not write before."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

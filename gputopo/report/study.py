@@ -5,7 +5,7 @@ from itertools import groupby
 from statistics import median
 
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import model_pages, model_table
+from gputopo.report.study_models import model_table
 from gputopo.report.study_tables import (
     ROWS,
     bullets,
@@ -16,41 +16,46 @@ from gputopo.report.study_tables import (
     speed_unit,
     table,
 )
-from gputopo.report.units import counted, images_per_sec, percent
+from gputopo.report.units import counted, percent, three_figures
 from gputopo.values.run.measurement import CONDITIONS
-from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study, stated, varying
+from gputopo.values.run.over_time import OneRun
+from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Study, stated, varying
 
-MAX_CURVES = 64  # in one picture; the table has all
-# Titles of the sections that also have a picture.
-SCALING, PAIRS, CLOCKS = "Scaling", "Pairs of GPUs", "Each GPU and its clock"
 _SHOWN = 2  # observations of one id in the short form
 _UNREAD = 20  # lines about unreadable files in the short form
 _FEW = 4  # rows in the short form of a table that observations summarize
 # Observations that repeat a row of the table of ratios.
-_IN_RATIOS = frozenset(one for one in OBSERVATIONS if one.endswith(".ratio") or one.startswith("batch."))
+_IN_RATIOS = frozenset(id for id in OBSERVATIONS if id.endswith(".ratio") or id.startswith("batch."))
 
 
-def study_document(study: Study) -> Document:
-    """Return the document of a study. Numbers are rounded here; the study has all digits."""
+def study_document(study: Study, runs: Sequence[OneRun] | None = None, *, of: int = 0) -> Document:
+    """Return the document of a study. Numbers are rounded here; the study has all digits.
+
+    `runs`: with pictures, and with these runs of `of` at the end; None: without pictures.
+    """
     cells = study.figures.cells
     parts: list[tuple[str, Sequence[Block]]] = [
         ("Observations", _observations(study)),
         ("Programs", _programs(study)),
-        (SCALING, _scaling(study)),
+        ("Scaling", _scaling(study)),
         ("Ratios", _ratios(study)),
-        (PAIRS, _pairs(study)),
-        (CLOCKS, _clocks(study)),
+        ("Pairs of GPUs", _pairs(study)),
+        ("Each GPU and its clock", _clocks(study)),
         ("By CPU", _cpus(study)),
         ("Predicted and measured", _predicted(study)),
         ("Against earlier runs", _against(study, "earlier")),
         ("Against published figures", _against(study, "published")),
         ("All runs", _cells(cells)),
         ("Models", model_table(dict.fromkeys(cell.of.model for cell in cells))),
-        ("Not read", bullets((one.why for one in study.unread), _UNREAD)),
+        ("Not read", bullets((unread_file.why for unread_file in study.unread), _UNREAD)),
         ("Sources", bullets((f"{name}: {text}" for name, text in study.sources.items()), _FEW)),
     ]
-    sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
-    return Document(study.title, _counts(cells), sections, model_pages(study), study.headline)
+    sections = [Section(title, tuple(blocks)) for title, blocks in parts if blocks]
+    if runs is not None:
+        from gputopo.report.pictures.of_study import with_pictures
+
+        sections = with_pictures(sections, study, runs, of=of)
+    return Document(study.title, _counts(cells), tuple(sections), study.headline)
 
 
 def _counts(cells: Sequence[Cell]) -> str:
@@ -71,9 +76,12 @@ def _shared(cells: Sequence[Cell]) -> str:
 
 def _observations(study: Study) -> list[Block]:
     blocks: list[Block] = []
-    for id, same in groupby(study.observations, key=lambda one: one.id):
+    for id, same in groupby(study.observations, key=lambda observation: observation.id):
         if id not in _IN_RATIOS:
-            blocks += [f"{OBSERVATIONS[id]}:", Bullets(tuple(one.says for one in same), shown=_SHOWN)]
+            blocks += [
+                f"{OBSERVATIONS[id]}:",
+                Bullets(tuple(observation.says for observation in same), shown=_SHOWN),
+            ]
     return blocks
 
 
@@ -89,7 +97,7 @@ def _scaling(study: Study) -> list[Block]:
         fastest = {row.n_gpus: row for row in sorted(one.rows, key=lambda row: row.images_per_sec)}
         most = fastest[one.largest.n_gpus]
         rows.append(
-            [figures.cells[most.cell].of.job_words(names), images_per_sec(one.rows[0].images_per_sec),
+            [figures.cells[most.cell].of.job_words(names), three_figures(one.rows[0].images_per_sec),
              *(f"{fastest[number].speedup:.2f}x" if number in fastest else "" for number in counts),
              f"{most.efficiency_percent:.2f}", percent(100 * DEVIATIONS * most.noise) if most.noise else ""]
         )  # fmt: skip
@@ -102,15 +110,20 @@ def _scaling(study: Study) -> list[Block]:
         "±%",
     ]
     notes = [f"on {counts[0]}: speedup over one. Efficiency: on the most {devices}"]
-    if not all(row.same_mode for one in figures.scalings for row in one.rows):
+    if not all(row.same_mode for scaling in figures.scalings for row in scaling.rows):
         notes.append("some one-GPU runs used another placement, which makes little difference on one GPU")
     blocks: list[Block] = []
-    programs = {figures.cells[one.largest.cell].of.program for one in figures.scalings}
-    jobs = {one.of for one in figures.scaling_medians}
+    programs = {figures.cells[scaling.largest.cell].of.program for scaling in figures.scalings}
+    jobs = {at_size.of for at_size in figures.scaling_medians}
     if len(figures.scalings) > 1 and len(programs) == 1 and jobs == {len(figures.scalings)}:
         medians = [
-            [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
-            for one in figures.scaling_medians
+            [
+                str(at_size.n_gpus),
+                f"{at_size.speedup:.2f}x",
+                f"{at_size.efficiency_percent:.2f}",
+                str(at_size.of),
+            ]
+            for at_size in figures.scaling_medians
         ]
         heads_of = [devices, "speedup", "efficiency %", "jobs"]
         blocks += ["Medians over the jobs:", table(heads_of, medians, words=())]
@@ -125,37 +138,32 @@ def _rows_of(cells: Sequence[Cell]) -> int:
 def _programs(study: Study) -> list[Block]:
     """Return a table for each two programs: the images/sec of both for each job."""
     cells, blocks = study.figures.cells, list[Block]()
-    for one in study.figures.ratios:
-        if one.id == "program":
-            names = varying(cells[row.above] for row in one.rows)
+    for ratio in study.figures.ratios:
+        if ratio.id == "program":
+            names = varying(cells[row.above] for row in ratio.rows)
             rows = [
                 [cells[row.above].of.job_words(names), str(row.n_gpus),
-                 *(images_per_sec(cells[number].images_per_sec) for number in (row.above, row.below)),
-                 f"{row.value:.2f}x"]
-                for row in one.rows
+                 cell_words(cells[row.above]), cell_words(cells[row.below]), f"{row.value:.2f}x"]
+                for row in ratio.rows
             ]  # fmt: skip
-            heads = ["job", devices_word(cells), one.above, one.below, "ratio"]
+            heads = ["job", devices_word(cells), ratio.above, ratio.below, "ratio"]
             blocks.append(table(heads, rows, words=("job",), shown=_rows_of(cells)))
     return blocks
 
 
-def curves(study: Study) -> list[tuple[str, Scaling]]:
-    """Return the scalings with a curve, each with the conditions that distinguish it from the others."""
-    cells, shown = study.figures.cells, study.figures.scalings[:MAX_CURVES]
-    names = varying(cells[one.largest.cell] for one in shown)
-    return [(cells[one.largest.cell].of.job_words(names), one) for one in shown]
-
-
 def _ratios(study: Study) -> list[Block]:
     rows = []
-    for one in sorted(study.figures.ratios, key=lambda one: -len(one.rows)):
-        values = [row.value for row in one.rows]
-        by_number = "; ".join(f"{some.n_gpus}: {some.value:.2f}" for some in one.medians if some.n_gpus)
-        batch = "batch " if one.id.startswith("batch") else ""
+    for ratio in sorted(study.figures.ratios, key=lambda ratio: -len(ratio.rows)):
+        values = [row.value for row in ratio.rows]
+        by_number = "; ".join(
+            f"{of_size.n_gpus}: {of_size.value:.2f}" for of_size in ratio.medians if of_size.n_gpus
+        )
+        batch = "batch " if ratio.id.startswith("batch") else ""
         rows.append(
-            [f"{batch}{one.above} over {one.below}", f"{one.medians[-1].value:.2f}x", f"{min(values):.2f}",
-             f"{max(values):.2f}", percent(100 * DEVIATIONS * median(row.noise for row in one.rows)),
-             str(len(values)), str(sum(row.holds for row in one.rows)), one.title, by_number]
+            [f"{batch}{ratio.above} over {ratio.below}", f"{ratio.medians[-1].value:.2f}x",
+             f"{min(values):.2f}", f"{max(values):.2f}",
+             percent(100 * DEVIATIONS * median(row.noise for row in ratio.rows)),
+             str(len(values)), str(sum(row.holds for row in ratio.rows)), ratio.title, by_number]
         )  # fmt: skip
     heads = ["speed of", "median", "lowest", "highest", "±%", "pairs", "beyond noise", "comparison",
              f"by {devices_word(study.figures.cells)}"]  # fmt: skip
@@ -166,23 +174,23 @@ def _ratios(study: Study) -> list[Block]:
 def _pairs(study: Study) -> list[Block]:
     """Return a table for each job on pairs of GPUs."""
     cells, blocks = study.figures.cells, list[Block]()
-    for one in study.figures.pairs:
+    for pair in study.figures.pairs:
         columns = list(
             dict.fromkeys(
                 (path, cells[number].of.gpus)
-                for row in one.rows
+                for row in pair.rows
                 for path, numbers in ((row.near_path, row.near), (row.far_path, row.far))
                 for number in numbers
             )
         )
         rows = []
-        for row in one.rows:
+        for row in pair.rows:
             known = {cells[number].of.gpus: cells[number].images_per_sec for number in (*row.near, *row.far)}
-            speeds = [images_per_sec(known[gpus]) if gpus in known else "" for _, gpus in columns]
+            speeds = [three_figures(known[gpus]) if gpus in known else "" for _, gpus in columns]
             rows.append([row.mode, *speeds, f"{row.gain:.2f}x", "yes" if row.holds else "no"])
         heads = [f"{path} {','.join(map(str, gpus))}" for path, gpus in columns]
         blocks += [
-            f"{one.machine}, {one.model}: {speed_unit(cells)} by pair, and the nearer over the farther:",
+            f"{pair.machine}, {pair.model}: {speed_unit(cells)} by pair, and the nearer over the farther:",
             table(["mode", *heads, "gain", "beyond noise"], rows, words=("mode",)),
         ]
     return blocks
@@ -191,16 +199,16 @@ def _pairs(study: Study) -> list[Block]:
 def _clocks(study: Study) -> list[Block]:
     """Return a table for each job on single GPUs."""
     blocks = list[Block]()
-    for one in study.figures.clocks:
+    for clocks in study.figures.clocks:
         rows = [
-            [str(row.gpu), row.name or "", images_per_sec(row.images_per_sec), f"{row.percent:.2f}",
+            [str(row.gpu), row.name or "", three_figures(row.images_per_sec), f"{row.percent:.2f}",
              "" if row.clock_mhz is None else f"{row.clock_mhz:.1f}",
              "" if row.clock_percent is None else f"{row.clock_percent:.2f}",
              "" if row.explained_percent is None else f"{row.explained_percent:.1f}",
              "" if row.unexplained_percent is None else f"{row.unexplained_percent:.1f}"]
-            for row in one.rows
+            for row in clocks.rows
         ]  # fmt: skip
-        kind = next((row.clock for row in one.rows if row.clock), "core")
+        kind = next((row.clock for row in clocks.rows if row.clock), "core")
         heads = [
             "GPU",
             "name",
@@ -213,7 +221,7 @@ def _clocks(study: Study) -> list[Block]:
         ]
         notes = ("explained: at most, by the clock",)
         blocks += [
-            f"{one.where}: percent of GPU {one.reference}:",
+            f"{clocks.where}: percent of GPU {clocks.reference}:",
             table(heads, rows, words=("GPU", "name"), notes=notes),
         ]
     return blocks
@@ -221,17 +229,17 @@ def _clocks(study: Study) -> list[Block]:
 
 def _cpus(study: Study) -> list[Block]:
     blocks = list[Block]()
-    for one in study.figures.cpus:
+    for cpus in study.figures.cpus:
         rows = [
             [
                 model,
                 *("" if number is None else cell_words(study.figures.cells[number]) for number in numbers),
             ]
-            for model, numbers in zip(one.models, one.cells, strict=True)
+            for model, numbers in zip(cpus.models, cpus.cells, strict=True)
         ]
         blocks += [
-            f"{one.name}, {speed_unit(study.figures.cells)}:",
-            table(["model", *one.cpus], rows, words=("model",), shown=len(rows)),
+            f"{cpus.name}, {speed_unit(study.figures.cells)}:",
+            table(["model", *cpus.cpus], rows, words=("model",), shown=len(rows)),
         ]
     return blocks
 
@@ -240,9 +248,9 @@ def _predicted(study: Study) -> list[Block]:
     figures = study.figures
     names = varying(figures.cells)
     rows = [
-        [figures.cells[row.cell].of.job_words(names), images_per_sec(row.images_per_sec),
-         images_per_sec(row.predicted.images_per_sec),
-         f"{images_per_sec(row.predicted.low)} to {images_per_sec(row.predicted.high)}",
+        [figures.cells[row.cell].of.job_words(names), three_figures(row.images_per_sec),
+         three_figures(row.predicted.images_per_sec),
+         f"{three_figures(row.predicted.low)} to {three_figures(row.predicted.high)}",
          f"{row.difference_percent:+.1f}", row.predicted.verdict, str(figures.cells[row.cell].of.n_gpus)]
         for row in figures.predicted
     ]  # fmt: skip
@@ -262,8 +270,8 @@ def _against(study: Study, kind: str) -> list[Block]:
     figures = study.figures
     names = varying(figures.cells)
     rows = [
-        [figures.cells[row.cell].of.job_words(names), images_per_sec(figures.cells[row.cell].images_per_sec),
-         images_per_sec(row.reference_images_per_sec), f"{row.difference_percent:+.1f}",
+        [figures.cells[row.cell].of.job_words(names), three_figures(figures.cells[row.cell].images_per_sec),
+         three_figures(row.reference_images_per_sec), f"{row.difference_percent:+.1f}",
          f"{row.noise_percent:.1f}", "regression" if row.is_regression else row.verdict,
          str(figures.cells[row.cell].of.n_gpus), row.reference.removeprefix("published: "),
          ", ".join(row.differs)]

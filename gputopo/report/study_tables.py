@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gputopo.report.document import Block, Bullets, Table
-from gputopo.report.layout import Column, Side
-from gputopo.report.units import images_per_sec, percent
+from gputopo.report.layout import Column
+from gputopo.report.units import percent, three_figures
 from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import CONDITIONS, Status
 from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell
@@ -32,15 +32,14 @@ def table(
     shown: int = ROWS,
 ) -> Table:
     """Return a table without empty columns. Columns not in `words` are numbers, with aligned decimals."""
-    sides: list[Side] = ["left" if head in words else "right" for head in heads]
-    found = Table.of(heads, rows, sides, notes, shown)
-    return without_empty(found.mapped(lambda column: column if column.side == "left" else _aligned(column)))
+    whole = Table.of(heads, rows, words=words, notes=notes, shown=shown)
+    return without_empty(whole.mapped(lambda column: column if column.side == "left" else _aligned(column)))
 
 
 def bullets(items: Iterable[str], shown: int) -> list[Block]:
     """Return a list with `shown` items in the short form; empty if there are no items."""
-    found = tuple(items)
-    return [Bullets(found, shown=shown)] if found else []
+    listed = tuple(items)
+    return [Bullets(listed, shown=shown)] if listed else []
 
 
 def _aligned(column: Column) -> Column:
@@ -54,16 +53,15 @@ def _aligned(column: Column) -> Column:
     return msgspec.structs.replace(column, cells=tuple(cells))
 
 
-def without_empty(found: Table) -> Table:
+def without_empty(table: Table) -> Table:
     """Return a table without the columns that are empty in every row."""
-    return found.mapped(lambda column: column if any(column.cells) else None)
+    return table.mapped(lambda column: column if any(column.cells) else None)
 
 
 def cell_words(cell: Cell) -> str:
     """Return the figure of a cell, or why there is none: `failed`, `missing`; never 0."""
-    if cell.images_per_sec is None:
-        return _WITHOUT_FIGURE[cell.of.status]
-    return images_per_sec(cell.images_per_sec)
+    speed = cell.images_per_sec
+    return _WITHOUT_FIGURE[cell.of.status] if speed is None else three_figures(speed)
 
 
 def noise_words(cell: Cell) -> str:
@@ -79,17 +77,19 @@ def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
     If names and devices are equal, the conditions that differ are added, and for runs with drills the source.
     """
     keys = [(cell.of.job_words(names), cell.of.n_gpus, cell.of.gpus) for cell in cells]
-    alike = grouped(zip(keys, cells, strict=True))
-    found = []
+    groups = grouped(zip(keys, cells, strict=True))
+    words = []
     for key, cell in zip(keys, cells, strict=True):
-        text, group = key[0], alike[key]
-        parts = [text] if text else []
-        if len(group) > 1:
-            apart = [name for name in CONDITIONS if len({getattr(one.of, name) for one in group}) > 1]
-            parts += [f"{CONDITIONS[name]} {cell.of.value_words(name)}" for name in apart]
+        parts, alike = [key[0]], groups[key]
+        if len(alike) > 1:
+            parts += [
+                f"{label} {cell.of.value_words(name)}"
+                for name, label in CONDITIONS.items()
+                if len({getattr(other.of, name) for other in alike}) > 1
+            ]
             parts += [cell.of.source] if cell.of.is_drill else []
-        found.append(", ".join(parts))
-    return found
+        words.append(", ".join(filter(None, parts)))
+    return words
 
 
 def devices_word(cells: Iterable[Cell]) -> str:

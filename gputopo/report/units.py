@@ -1,15 +1,12 @@
 """Numbers in a readable form. Values are in seconds, bytes and images per second; units are added here."""
 
 import math
-from collections.abc import Iterable
-
-from gputopo.values.index_ranges import gpu_ranges
 
 UNKNOWN = "–"  # noqa: RUF001  an en dash: not measured or not answered
 
 
-def images_per_sec(value: float | None) -> str:
-    """Write a speed in images per second with three or more figures: `4.08`, `38.3`, `4,618`."""
+def three_figures(value: float | None) -> str:
+    """Write images per second or milliseconds with three or more figures: `4.08`, `38.3`, `4,618`."""
     if value is None:
         return UNKNOWN
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 999.95 else 0
@@ -24,11 +21,6 @@ def whole(value: float) -> str:
 def rough(value: float) -> str:
     """Write a number with one figure: `5,000`."""
     return f"{float(f'{value:.0e}'):,.0f}" if value >= 1 else f"{value:.1g}"
-
-
-def milliseconds(value: float | None) -> str:
-    """Write milliseconds with three or more figures."""
-    return images_per_sec(value)
 
 
 def percent(value: float | None) -> str:
@@ -52,11 +44,6 @@ def pcie_link(generation: float | None, width: float | None) -> str | None:
 def gpu_name(name: str | None) -> str:
     """Write the name of a GPU without the vendor; empty if it is unknown."""
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
-def gpus(indices: Iterable[int]) -> str:
-    """Write GPUs by their indices: `GPU 3`, `GPUs 0-3`."""
-    return gpu_ranges(indices)
 
 
 def seconds(value: float | None) -> str:

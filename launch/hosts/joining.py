@@ -17,7 +17,7 @@ from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousCl
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.hosts.secret import take_secret
 from gputopo.launch.supervise.run_folder import runs_home
-from gputopo.report.stderr import note, show_error
+from gputopo.report import note, show_error
 from gputopo.values.errors import GputopoError, HardwareError
 
 

@@ -14,7 +14,7 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.jobs.network import Ended, measure
 from gputopo.launch.jobs.network_tools import Command, NetworkHost
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.bandwidth import NotMeasured
 from gputopo.values.errors import HardwareError, UsageError
 

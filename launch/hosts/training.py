@@ -42,7 +42,7 @@ from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.launch.target import Target
 from gputopo.planner import Request
-from gputopo.report.stderr import note, show_error
+from gputopo.report import note, show_error
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.machine import Gpu, Machine

@@ -18,9 +18,7 @@ from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.target import Target
 from gputopo.planner import LISTED, Request, plan_environment, require_prediction
-from gputopo.report.document import document_text, of_sections
-from gputopo.report.plan_parts import autotune_blocks, autotune_note
-from gputopo.report.stderr import to_stderr
+from gputopo.report import autotune_document, autotune_note, document_text, to_stderr
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.plan import Autotune, Candidate, Plan
@@ -37,7 +35,7 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
         trials = _trials(job, target, options.autotune or 0, claims)
         folder = runs.folder_for(options.output, trials[0].spec.model)
         tuning, code = tune(trials, folder)
-        to_stderr(document_text(of_sections([("", autotune_blocks(tuning))])))
+        to_stderr(document_text(autotune_document(tuning), 80))
         to_stderr(f"{autotune_note(tuning)}\n")
         if code:
             return code

@@ -19,7 +19,7 @@ from gputopo.launch.jobs.trials import Trial, trial_of
 from gputopo.launch.site import Site
 from gputopo.launch.target import Target
 from gputopo.planner import hidden_gpus
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.sweeps import (
     IMAGENET,
     MADE,

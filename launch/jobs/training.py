@@ -17,7 +17,7 @@ from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.runs import BoxHistory, judge_input, with_alone, with_prediction
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError

@@ -16,9 +16,7 @@ from gputopo.launch.spec.prepare import MIN_WARMUP_S, without_nccl
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.target import Target
-from gputopo.report.layout import plain
 from gputopo.report.stderr import to_stderr
-from gputopo.report.units import images_per_sec
 from gputopo.runs import with_prediction
 from gputopo.values import schema
 from gputopo.values.run.events import Event
@@ -167,11 +165,7 @@ def tune(trials: Sequence[Trial], folder: Path) -> tuple[Autotune, int]:
         path = folder / AUTOTUNE_RUNS / f"{number}-{place + 1}"
         # Another placement must not be timed under this one's name.
         found = timed(run_trial(trials[place], path, may_replan=False))
-        if isinstance(found, str):
-            outcome = f"failed: {plain(found)}"
-        else:
-            outcome = f"{images_per_sec(found.images_per_sec)} images/sec"
-        to_stderr(f"autotune round {number}: {mode_words(trials[place].candidate)}: {outcome}\n")
+        to_stderr(f"{autotune_run_line(number, trials[place].candidate, found)}\n")
         return found
 
     with until_stopped() as ending:

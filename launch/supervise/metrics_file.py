@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from gputopo.report.run_metrics import RunMetrics
+from gputopo.report import RunMetrics
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event, RunFinished

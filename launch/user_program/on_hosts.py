@@ -21,7 +21,7 @@ from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
 from gputopo.launch.user_program.running import make_folder, other_gpus, run_program, run_recorded, runs_on
 from gputopo.probes import interface_of
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.events import Noticed, RankFailed

@@ -28,9 +28,7 @@ from gputopo.launch.user_program.program import (
 )
 from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
 from gputopo.launch.user_program.steps import StepPipe
-from gputopo.report.plan import summary_lines
-from gputopo.report.runs.state import news
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report import note, plan_summary, to_stderr
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO
@@ -53,7 +51,7 @@ def run_program(program: tuple[str, ...], target: Target, options: OutputOptions
     spec = program_spec(target, program, [where])
     folder = make_folder(spec, target.plan, target.machine, options)
     to_stderr(f"gputopo: {where}.\n")
-    for line in summary_lines(target.plan):
+    for line in plan_summary(target.plan):
         note(line)
     return run_recorded(program, environment, spec, other_gpus(target.machine, spec), folder, options)
 
@@ -156,7 +154,7 @@ def _finished(
     folder: runs.RunFolder | None,
     options: OutputOptions,
 ) -> int:
-    from gputopo.report.runs.report import program_lines
+    from gputopo.report import program_lines
 
     record.finish(name, ending)
     result = record.summary.result()
@@ -218,9 +216,7 @@ class _Notices:
     def show(self, event: Event) -> None:
         """Show an event that a user wants to read immediately."""
         if not self.are_over and isinstance(event, Noticed | Anomaly | AnomalyOver):
-            line = news(event)
-            if line is not None:
-                note(line)
+            note(event.says)
         if isinstance(event, RankFailed) and event.kind == "hung":  # while it still runs
             note(event.cause)
             note(event.remedy)

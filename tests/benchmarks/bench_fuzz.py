@@ -18,8 +18,7 @@ from pathlib import Path
 
 from gputopo.captures import limits, reading, recording
 from gputopo.findings import find
-from gputopo.report.machine.inspection import inspection_document
-from gputopo.report.markdown import document_markdown
+from gputopo.report import document_markdown, inspection_document
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.finding import Inspection

@@ -22,7 +22,7 @@ import gputopo.probes.run_watch  # noqa: F401 (what else a launcher has loaded)
 from gputopo.launch.supervise.event_lines import EventLines
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.report.runs.progress import Progress
+from gputopo.report import Progress
 from gputopo.runs import summarise
 from gputopo.values.run.events import GpuSample, HostLoad, RunStarted, Sample, Step, encode_line, read_events
 from tests.invented_runs import InventedRun, Noise, gpu_devices, stream

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gputopo.captures import kernel_log, load, reading
 from gputopo.findings import find
-from gputopo.report.findings import verdict
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
 from tests.captures.samples import ALL, OVERVIEW, in_turn
+from tests.report.shown import answer_of
 
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 # What stands before a message, and the time that it shows.
@@ -201,7 +201,7 @@ def test_a_fabric_manager_without_switches_is_no_fault() -> None:
     machine = reading.read_text(text, origin="log")
     (found,) = find(machine)
     assert (found.id, found.severity) == ("driver.kernel_error", "info")
-    assert verdict(machine, [found]).startswith("the fabric manager found no NVSwitch")
+    assert answer_of(machine, found).startswith("the fabric manager found no NVSwitch")
 
 
 def test_errors_of_a_port_are_reported_where_the_log_is_all_there_is() -> None:

@@ -7,11 +7,12 @@ import pytest
 from gputopo.captures import reading
 from gputopo.cli import run_command
 from gputopo.findings import find
-from gputopo.report.findings import verdict
-from gputopo.report.machine.gpus import gpu_table
+from gputopo.report import inspection_document
+from gputopo.values.finding import Inspection
 from gputopo.values.machine import Machine
 from tests import there
 from tests.captures import samples
+from tests.report.shown import answer_of
 
 MISMATCH = "version_mismatch"
 ERRORS = {
@@ -210,10 +211,9 @@ def test_a_gpu_that_is_lost_is_named_by_its_address_and_by_a_number_that_is_show
     assert found.id == "gpu.lost"
     assert "0000:41:00.0" in found.says
     assert "(GPU is lost. R" in found.says
-    assert verdict(machine, [found]) == f"1 GPU: {named} is lost. 1 error."
-    table = gpu_table(machine, {0: "error"})
-    assert table is not None
-    assert [table.head.cells, len(table.groups[0])] == [(named.removeprefix("GPU "),), 1]
+    assert answer_of(machine, found) == f"1 GPU: {named} is lost. 1 error."
+    (table,) = inspection_document(Inspection(machine=machine, findings=(found,))).tables
+    assert table.rows == ((named.removeprefix("GPU "), "LOST"),)
 
 
 _EMPTY = "|                           | "

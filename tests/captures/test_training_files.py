@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gputopo.captures import training_files, training_table, training_tensorpack
 from gputopo.measurements import RunFolders
-from gputopo.report.measurements_csv import measurements_csv
+from gputopo.report import measured_csv
+from gputopo.values.box import Box
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from tests.captures.test_tf_cnn import log
@@ -70,11 +71,14 @@ _texts = st.none() | st.text(
     )
 )
 def test_a_table_that_was_written_is_read_as_it_was(one: Measurement) -> None:
-    assert training_table.parse(measurements_csv([one]), origin="t.csv") == (one,)
+    assert training_table.parse(
+        measured_csv(Box(machine=None, runs=(one,), series=(), changes=())), origin="t.csv"
+    ) == (one,)
 
 
 def test_formulas_are_quoted_and_zero_is_missing() -> None:
-    text = measurements_csv([Measurement(source="=cmd()", model="@SUM", images_per_sec=1.0)])
+    run = Measurement(source="=cmd()", model="@SUM", images_per_sec=1.0)
+    text = measured_csv(Box(machine=None, runs=(run,), series=(), changes=()))
     assert "'=cmd()" in text
     assert "'@SUM" in text
     (one,) = training_table.parse("model,n_gpus,images_per_sec\nresnet50,4,0\n", origin="t.csv")

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from gputopo.cli import bandwidth as command
-from gputopo.cli.bandwidth import BandwidthOptions
+from gputopo.cli.bandwidth import BandwidthOptions, BandwidthReport, report_of
 from gputopo.probes.session import watched
-from gputopo.report.bandwidth.parts import BandwidthReport, report_of
 from gputopo.runs import BoxHistory
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch import read_machines
-from gputopo.report.fleet import drain_commands
+from gputopo.report import drain_commands
 from gputopo.values import schema
 from gputopo.values.finding import Fleet, HostFinding
 from gputopo.values.machine import Machine

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo import integrations, load, pages
-from gputopo.report.prometheus import exposition
+from gputopo.report import exposition
 from gputopo.values import schema
 from tests.cli.conftest import Call
 
@@ -113,7 +113,7 @@ def test_the_action_fails_for_a_gpu_that_is_missing_since_the_recording(
 
 
 def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
-    from gputopo.report.run_metrics import RunMetrics
+    from gputopo.report import RunMetrics
 
     known = exposition(load("7gforce"))
     asked = set(re.findall(r"expr:.*?(gputopo_\w+)", integrations.read("prometheus-rules.yml")))

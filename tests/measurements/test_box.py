@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.measurements.box import MIN_CHANGE, box_of, change_of, low_last
-from gputopo.report.box import box_document
+from gputopo.report import box_document, document_markdown
 from gputopo.report.document import Bullets
-from gputopo.report.markdown import document_markdown
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.box import Point, Series

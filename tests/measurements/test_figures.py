@@ -19,8 +19,8 @@ from gputopo.measurements.figures import (
 )
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.published import known_machines
-from gputopo.report.document import Table, document_text
-from gputopo.report.study import study_document
+from gputopo.report import document_text, study_document
+from gputopo.report.document import Table
 from gputopo.report.study_tables import row_words
 from gputopo.runs import summarise
 from gputopo.values import schema

@@ -2,13 +2,38 @@
 
 import re
 
-from gputopo.report.document import Block, Section, Table, block_lines
+from gputopo.report import Document, document_text, inspection_document
+from gputopo.report.document import Block, Rows, Section, Table, block_lines
 from gputopo.report.layout import text_of
+from gputopo.values.finding import Finding, Inspection
+from gputopo.values.machine import Machine
 
 
 def text_of_blocks(*blocks: Block, width: int = 80) -> str:
     """Blocks one after the other."""
     return "".join(text_of(block_lines(block, width)) for block in blocks)
+
+
+def answer_of(machine: Machine, *findings: Finding, checks: int = 0) -> str:
+    """The first line of an inspection."""
+    return inspection_document(Inspection(machine=machine, findings=findings), checks=checks).answer
+
+
+def sections_of(document: Document, title: str) -> list[Section]:
+    """The sections of a document whose titles begin with these words."""
+    return [section for section in document.sections if section.title.startswith(title)]
+
+
+def section_text(document: Document, title: str, width: int = 78) -> str:
+    """The text of the sections whose titles begin with these words, without the titles."""
+    sections = (section._replace(title="") for section in sections_of(document, title))
+    return document_text(Document("", "", tuple(sections)), width)
+
+
+def rows_of(document: Document, title: str) -> list[tuple[str, str]]:
+    """The rows of labels and words in the section of this title."""
+    blocks = (block for section in sections_of(document, title) for block in section.blocks)
+    return [row for block in blocks if isinstance(block, Rows) for row in block.rows]
 
 
 def table_of(section: Section | None) -> Table:

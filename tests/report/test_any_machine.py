@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.findings.difference import difference
-from gputopo.report.document import document_text
-from gputopo.report.fleet import difference_document
+from gputopo.report import (
+    difference_document,
+    document_markdown,
+    document_text,
+    exposition,
+    inspection_document,
+)
 from gputopo.report.layout import text_of
-from gputopo.report.machine.inspection import Detail, inspection_document
+from gputopo.report.machine.inspection import Detail
 from gputopo.report.machine.tree import tree_view
-from gputopo.report.markdown import document_markdown
-from gputopo.report.prometheus import exposition
 from gputopo.values import schema
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine

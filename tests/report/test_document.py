@@ -3,21 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import (
-    Bullets,
-    Document,
-    Page,
-    Picture,
-    Section,
-    Table,
-    document_lines,
-)
+from gputopo.report import Document, document_lines, document_markdown, markdown_files
+from gputopo.report.document import Bullets, Picture, Section, Table
 from gputopo.report.layout import text_of
-from gputopo.report.markdown import document_markdown, page_markdown
 
 PICTURE = Picture("speedup", "Speedup", "1.9 at 2 GPUs", "<svg/>")
 TABLE = Table.of(
-    ("model", "images/sec"), (("alexnet", "2,022"), ("vgg16", "n/a")), ("left", "right"), ("A note.",)
+    ("model", "images/sec"), (("alexnet", "2,022"), ("vgg16", "n/a")), words=("model",), notes=("A note.",)
 )
 DOCUMENT = Document(
     "Runs", "Two models.", (Section("Speed", ("In words.", TABLE, Bullets(("one", "two")), PICTURE)),)
@@ -33,7 +25,8 @@ def test_a_terminal_gets_every_text_cell_and_item_and_the_words_of_a_picture() -
 
 
 def test_a_wide_table_is_cut_into_blocks_that_repeat_its_first_column() -> None:
-    wide = Table.of(tuple(f"column {number}" for number in range(12)), (tuple(["value"] * 12),))
+    heads = tuple(f"column {number}" for number in range(12))
+    wide = Table.of(heads, (tuple(["value"] * 12),), words=heads)
     text = text_of(document_lines(Document("", "", (Section("", (wide,)),)), 60))
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("column 0") > 1
@@ -41,7 +34,9 @@ def test_a_wide_table_is_cut_into_blocks_that_repeat_its_first_column() -> None:
 
 
 def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> None:
-    assert "](pictures/speedup.svg)" in document_markdown(DOCUMENT, "pictures")
+    files = markdown_files(DOCUMENT, "my (new).md")
+    assert "](my%20%28new%29-pictures/speedup.svg)" in files["my (new).md"]
+    assert files["my (new)-pictures/speedup.svg"] == "<svg/>"
     assert "Speedup: 1.9 at 2 GPUs" in document_markdown(DOCUMENT)
     assert "| alexnet | 2,022 |" in document_markdown(DOCUMENT)
     assert "| --- | ---: |" in document_markdown(DOCUMENT)
@@ -49,7 +44,8 @@ def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> No
 
 def test_the_short_form_counts_the_rows_items_and_columns_that_it_leaves_out() -> None:
     rows = tuple((f"row {n}", "1", "a remark of some length", "another") for n in range(9))
-    table = Table.of(("job", "speed", "remark", "more"), rows, shown=7)
+    heads = ("job", "speed", "remark", "more")
+    table = Table.of(heads, rows, words=heads, shown=7)
     document = Document("", "", (Section("", (Bullets(("a", "b", "c", "d"), shown=2), table)),))
     short = text_of(document_lines(document, 40, whole=False))
     assert [line for line in short.splitlines() if "--all" in line] == [
@@ -67,20 +63,11 @@ def test_the_short_form_counts_the_rows_items_and_columns_that_it_leaves_out() -
     assert "--all" not in whole
 
 
-def test_pages_are_sections_of_one_file_or_files_that_are_linked_both_ways() -> None:
-    document = DOCUMENT._replace(pages=(Page("vgg-16", "Model <vgg>", (TABLE,)),))
-    assert "## Model \\<vgg\\>" in document_markdown(document)
-    linked = document_markdown(document, pages="my (new)-models")
-    assert "[Model \\<vgg\\>](my%20%28new%29-models/vgg-16.md)" in linked
-    assert "## Model" not in linked
-    page = page_markdown(document.pages[0], document, "../my (new).md")
-    assert "[Runs](../my%20%28new%29.md)" in page
-    assert "| alexnet | 2,022 |" in page
-
-
 @given(st.text(max_size=60))
 def test_no_text_ends_a_cell_or_becomes_markup(text: str) -> None:
-    document = Document("t", "s", (Section("x", (Table.of(("a", "b"), ((text, "end"),)),)),))
+    document = Document(
+        "t", "s", (Section("x", (Table.of(("a", "b"), ((text, "end"),), words=("a", "b")),)),)
+    )
     row = document_markdown(document).splitlines()[-1]
     assert row.endswith("| end |")
     assert "<" not in row.replace("\\<", "")

@@ -1,8 +1,7 @@
-from gputopo.report.document import block_lines, document_text
-from gputopo.report.findings import findings_block, watched_document
+from gputopo.report import document_markdown, document_text, inspection_document, watched_document
+from gputopo.report.document import block_lines
+from gputopo.report.findings import findings_block
 from gputopo.report.layout import SEVERITY_STYLES
-from gputopo.report.machine.inspection import inspection_document
-from gputopo.report.markdown import document_markdown
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine, Unread
 from gputopo.values.subject import Subject

@@ -9,18 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo import findings
-from gputopo.report.document import Items, block_lines, document_lines, document_text, of_sections
-from gputopo.report.findings import TIMES, short_findings, verdict
+from gputopo.report import document_lines, document_markdown, document_text, inspection_document
+from gputopo.report.document import Items, block_lines, of_sections
+from gputopo.report.findings import TIMES, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, text_of
-from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import topology_in_words
-from gputopo.report.markdown import document_markdown
 from gputopo.values.finding import Finding, Inspection, Severity
 from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.subject import Subject
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.kit.faults import broken
 from tests.kit.machines import machine_of, read
+from tests.report.shown import answer_of
 
 
 def screen(machine: Machine, width: int = 80) -> list[str]:
@@ -59,7 +59,7 @@ def test_the_answer_is_a_sentence_with_the_number_of_findings(
     changes: tuple[Change, ...], words: str
 ) -> None:
     machine = four(*changes)
-    assert words in verdict(machine, find(machine), findings.checks_made(machine))
+    assert words in answer_of(machine, *find(machine), checks=findings.checks_made(machine))
 
 
 def finding(severity: Severity, says: str, id: str = "a.b", on: str = "gpu:0", **more: Any) -> Finding:
@@ -103,7 +103,7 @@ CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0
     ],
 )
 def test_the_answer_of_any_machine(machine: Machine, found: list[Finding], words: str) -> None:
-    assert words in verdict(machine, found, findings.checks_made(machine))
+    assert words in answer_of(machine, *found, checks=findings.checks_made(machine))
 
 
 def on_terminal(found: Sequence[Finding], columns: int = 80, *, beside: int = 0) -> Items:

@@ -2,9 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.findings.fleet import inspect_fleet
-from gputopo.report.document import document_text
-from gputopo.report.fleet import fleet_document
-from gputopo.report.markdown import document_markdown
+from gputopo.report import document_markdown, document_text, fleet_document
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.finding import Fleet, FleetKind

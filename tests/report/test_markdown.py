@@ -2,11 +2,11 @@ import re
 
 import pytest
 
+from gputopo.report import document_markdown, inspection_document
 from gputopo.report.document import Drawing, of_sections
 from gputopo.report.layout import text_of
-from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import matrix_view
-from gputopo.report.markdown import document_markdown, escaped
+from gputopo.report.markdown import escaped
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Gpu, Machine, Unread
 from gputopo.values.subject import Subject

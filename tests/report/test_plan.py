@@ -1,8 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.report.document import document_lines, document_text
-from gputopo.report.plan import answer, environment_lines, plan_document, summary_lines
+from gputopo.report import document_lines, document_text, plan_document, plan_summary
 from gputopo.values.run.plan import (
     Candidate,
     GpuCount,
@@ -71,13 +70,9 @@ def test_many_candidates_are_cut_with_a_word_about_it() -> None:
 def test_a_predicted_speed_comes_with_its_range() -> None:
     fast = Candidate(gpus=(0,), images_per_sec=1840.4, images_per_sec_low=1700, images_per_sec_high=1999.6)
     assert (
-        answer(Plan(choice=fast)) == "GPU 0, parameter_server: 1,840 images/sec (80% range 1,700 to 2,000)."
+        plan_document(Plan(choice=fast)).answer
+        == "GPU 0, parameter_server: 1,840 images/sec (80% range 1,700 to 2,000)."
     )
-
-
-def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
-    plan = Plan(choice=CHOICE, environment={"A": "GPU-1,GPU-2", "B": "x y"})
-    assert environment_lines(plan) == ["A=GPU-1,GPU-2", "B='x y'"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +81,7 @@ def test_an_environment_value_that_a_shell_would_split_is_quoted() -> None:
 def test_gpus_are_written_in_the_order_of_the_towers_as_the_option_takes_them(
     gpus: tuple[int, ...], text: str
 ) -> None:
-    assert answer(Plan(choice=Candidate(gpus=gpus))) == f"GPUs {text}, parameter_server."
+    assert plan_document(Plan(choice=Candidate(gpus=gpus))).answer == f"GPUs {text}, parameter_server."
 
 
 @pytest.mark.parametrize("width", [50, 80, 120])
@@ -180,7 +175,7 @@ def test_a_bar_has_a_colour_for_each_part() -> None:
 def test_a_plan_that_is_slower_than_fewer_gpus_begins_with_that() -> None:
     fewer = GpuCount(num_gpus=1, images_per_sec=1600.0, speedup=1.0)
     slow = msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=fewer))
-    assert answer(slow).startswith("Slower than 1 GPU (1,600): --num-gpus 1. GPUs 0,1, ")
+    assert plan_document(slow).answer.startswith("Slower than 1 GPU (1,600): --num-gpus 1. GPUs 0,1, ")
     more = msgspec.structs.replace(fewer, num_gpus=2, images_per_sec=1000.0)
     text = shown(msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=more)))
     assert text.startswith("GPUs 0,1")
@@ -201,23 +196,27 @@ def test_a_runner_up_that_is_predicted_faster_and_a_measured_speed_are_said() ->
     text = shown(msgspec.structs.replace(PREDICTED, prediction=prediction(margin=-0.1)))
     assert "9% slower than parameter_server cpu (predicted)" in " ".join(text.split())
     known = msgspec.structs.replace(PREDICTED.choice, evidence="measured")
-    assert answer(Plan(choice=known)).endswith("parameter_server gpu:0: 1,250 images/sec, measured.")
+    assert plan_document(Plan(choice=known)).answer.endswith(
+        "parameter_server gpu:0: 1,250 images/sec, measured."
+    )
 
 
 def test_of_a_range_wider_than_a_factor_of_two_no_numbers_are_shown() -> None:
     wide = msgspec.structs.replace(PREDICTED.choice, images_per_sec_low=None, images_per_sec_high=None)
-    assert answer(Plan(choice=wide)).endswith(": about 1,000 images/sec (order of magnitude only).")
+    assert plan_document(Plan(choice=wide)).answer.endswith(
+        ": about 1,000 images/sec (order of magnitude only)."
+    )
 
 
 def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
-    first, second = summary_lines(PREDICTED)
+    first, second = plan_summary(PREDICTED)
     speed = "1,250 images/sec (80% range 1,000 to 1,500)"
     assert first == f"Predicted for GPUs 0,1, parameter_server gpu:0: {speed}."
     assert (
         second
         == "Waits longest for: link of GPU 0, sending; 25% faster than parameter_server cpu (predicted)."
     )
-    assert summary_lines(Plan(choice=CHOICE)) == ()
+    assert plan_summary(Plan(choice=CHOICE)) == ()
 
 
 @pytest.mark.parametrize("width", [50, 80, 120])

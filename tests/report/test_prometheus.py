@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from gputopo.report.prometheus import exposition
+from gputopo.report import exposition
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
     ClockMhz,

@@ -1,4 +1,4 @@
-from gputopo.report.run_metrics import RunMetrics
+from gputopo.report import RunMetrics
 from gputopo.values.run.events import Anomaly, Event, GpuSample, HostLoad, Judged, Sample, Standing
 from tests import there
 from tests.invented_runs import InventedRun, Noise, gpu_devices, stream

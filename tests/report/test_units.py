@@ -26,7 +26,7 @@ def test_durations_round_over_into_the_next_unit(value: float | None, shown: str
     [(0.1234, "0.12"), (9.996, "10.0"), (95.84, "95.8"), (999.96, "1,000"), (21825.4, "21,825")],
 )
 def test_a_speed_keeps_three_figures(value: float, shown: str) -> None:
-    assert units.images_per_sec(value) == shown
+    assert units.three_figures(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_bytes_are_written_in_the_unit_that_fits(count: int, shown: str) -> None
 
 
 def test_what_is_not_known_is_not_zero() -> None:
-    assert units.images_per_sec(None) == units.percent(None) == units.clock(None, None) == units.UNKNOWN
+    assert units.three_figures(None) == units.percent(None) == units.clock(None, None) == units.UNKNOWN
     assert units.clock(1683, None) == "1683"
     assert units.clock(1683, 95.2) == "1683 (95)"
     assert units.loss(None) == "not a number"

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import document_text
-from gputopo.report.runs.report import repeats_document
+from gputopo.report import document_text, repeats_document
 from gputopo.runs import combine_repeats, summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RankFailed

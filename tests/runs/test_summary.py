@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import document_lines
-from gputopo.report.runs.devices import device_table
-from gputopo.report.runs.report import run_document, title
+from gputopo.report import document_lines, run_document
 from gputopo.runs import Summary, summarise
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
@@ -193,8 +191,8 @@ def test_a_run_with_a_drill_is_labelled_in_its_result_and_in_the_title_of_its_re
     spec = {**started.spec, "drills": drills}
     result = summarise([msgspec.structs.replace(started, spec=spec), *rest])
     assert result.drills == ("slow-gpu=1:0.85",)
-    assert "DRILL slow-gpu=1:0.85" in title(result)
-    assert any("slow-gpu 0.85" in row for row in device_table(result).rows)
+    assert "DRILL slow-gpu=1:0.85" in run_document(result).answer
+    assert any("slow-gpu 0.85" in row for row in run_document(result).tables[0].rows)
 
 
 @pytest.mark.parametrize(

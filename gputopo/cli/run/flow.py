@@ -14,7 +14,7 @@ from gputopo.cli.printing import emit
 from gputopo.cli.refusals import refuse_typed
 from gputopo.cli.run.showing import show_dry_run
 from gputopo.launch import Allocation, HostOptions, Job, Target, find_hosts, planned_machine, site_for
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Typed, options_of, parameters_of
 from gputopo.values.run.options import OutputOptions

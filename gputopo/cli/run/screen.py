@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from gputopo.cli.printing import show_report
 from gputopo.launch import planned_machine
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import OptionsOf
 from gputopo.values.run.options import ScreenOptions
@@ -24,10 +24,10 @@ def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
     """
     from gputopo.cli.run.showing import cell_display
     from gputopo.launch import screen_devices
-    from gputopo.report.runs.screen import run_line, screen_document
+    from gputopo.report import screen_document, screen_run_line
 
     def on_run(run: "ScreenRun", noun: str) -> None:
-        to_stderr(f"{run_line(run, noun)}\n")
+        to_stderr(f"{screen_run_line(run, noun)}\n")
 
     result, folder, code = screen_devices(
         options, lambda: planned_machine(()), on_run=on_run, display=cell_display

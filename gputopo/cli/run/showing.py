@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.cli.printing import emit, show_report, unwritten
-from gputopo.report.stderr import is_lost_terminal, tolerating_stderr_errors
+from gputopo.report import drop_unwritten
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.run.events import Event, RunStarted
@@ -35,19 +35,17 @@ class RunDisplay:
     @contextlib.contextmanager
     def one_run(self) -> "Iterator[Callable[[Event], None]]":
         """Return the function to call with each event of a run."""
-        from gputopo.report.runs.progress import Progress
-        from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
+        from gputopo.report import Progress, TfCnnLog
 
         every = self._options.display_every
-        log = TfCnnLog(every or DISPLAY_EVERY) if self._options.shape == "tf-cnn-log" else None
+        log = TfCnnLog(every) if self._options.shape == "tf-cnn-log" else None
         with Progress(display_every=every) as progress:
 
             def on_event(event: "Event") -> None:
                 shown = event
                 if self._predicted and isinstance(event, RunStarted):
                     shown = msgspec.structs.replace(event, says=(*event.says, *self._predicted))
-                with tolerating_stderr_errors():
-                    progress.event(shown)
+                progress.event(shown)
                 if log is not None:
                     self._print(log.lines(event))
 
@@ -67,25 +65,20 @@ class RunDisplay:
         except BrokenPipeError:
             raise  # the reader has closed the pipe
         except OSError as error:
-            if not is_lost_terminal(error):
+            if drop_unwritten(sys.stdout, error):
                 self._unwritten = unwritten(error)
 
 
 @contextlib.contextmanager
 def cell_display() -> "Iterator[Callable[[Event], None]]":
     """Show the steps and the remaining time of one run of several on a terminal; elsewhere show nothing."""
-    from gputopo.report.runs.progress import Progress
+    from gputopo.report import Progress
 
     if not sys.stderr.isatty():
         yield lambda event: None
         return
     with Progress(messages=False) as progress:
-
-        def on_event(event: "Event") -> None:
-            with tolerating_stderr_errors():
-                progress.event(event)
-
-        yield on_event
+        yield progress.event
 
 
 def show_dry_run(dry: "DryRun", shape: str) -> int:
@@ -103,7 +96,7 @@ def show_dry_run(dry: "DryRun", shape: str) -> int:
     says = [*(spec.says if spec is not None else ()), *(() if plan.choice.gpus else plan.choice.reasons)]
     emit("".join(f"{line}\n" for line in says) + "\n")
     if plan.choice.gpus:
-        from gputopo.report.plan import plan_document
+        from gputopo.report import plan_document
 
         show_report(plan, lambda: plan_document(plan), "table")
         emit("\n")

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gputopo.cli.printing import show_report
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report import note, to_stderr
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import OptionsOf
 from gputopo.values.run.options import SweepOptions
 
 if TYPE_CHECKING:
-    from gputopo.report.document import Document
     from gputopo.values.run.several_runs import Sweep, SweepCell
 
 
@@ -28,10 +27,10 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
     """
     from gputopo.cli.run.showing import cell_display
     from gputopo.launch import planned_machine, run_sweep
-    from gputopo.report.runs.sweep import cell_line
+    from gputopo.report import sweep_cell_line
 
     def on_cell(cell: "SweepCell", now: "Sweep") -> None:
-        to_stderr(f"{cell_line(cell, now.cells, now.left_s)}\n")
+        to_stderr(f"{sweep_cell_line(cell, now.cells, now.left_s)}\n")
 
     result, folder, code = run_sweep(
         options, lambda: planned_machine(()), on_cell=on_cell, display=cell_display
@@ -47,16 +46,9 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
 
 
 def _print(result: "Sweep", shape: str, *, dry: bool = False) -> None:
-    from gputopo.report.runs.sweep import sweep_document
+    from gputopo.report import sweep_document
 
-    def document() -> "Document":
-        shown = sweep_document(result, dry=dry)
-        if dry or result.complete:
-            return shown
-        left = sum(cell.state in ("pending", "running") for cell in result.cells)
-        return shown._replace(headline=f"Interrupted: {left} of {len(result.cells)} cells have not run.")
-
-    show_report(result, document, shape)
+    show_report(result, lambda: sweep_document(result, dry=dry), shape)
 
 
 def _exit_code(result: "Sweep", folder: Path, fail_on: str | None) -> int:

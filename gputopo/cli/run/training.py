@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 from gputopo import launch
 from gputopo.cli.printing import show_report
 from gputopo.cli.run.showing import RunDisplay
-from gputopo.report.document import document_text
-from gputopo.report.plan import summary_lines
-from gputopo.report.stderr import to_stderr
+from gputopo.report import document_text, plan_summary, to_stderr
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.options import OutputOptions
 
@@ -30,7 +28,7 @@ def train(
 
     `rendezvous`: connects to the other hosts of the run and tells them its end.
     """
-    predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
+    predicted = plan_summary(target.plan) if target.rehearsal_of is None else ()
     display = RunDisplay(options, predicted)
     if options.repeats > 1:
         results, code = launch.train_repeatedly(
@@ -57,7 +55,7 @@ def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -
 
 def _print(result: "Result", options: OutputOptions) -> None:
     """Print the result. Log lines were printed during the run; a failure is printed to stderr."""
-    from gputopo.report.runs.report import failure_lines, run_document
+    from gputopo.report import failure_lines, run_document
 
     if options.shape == "tf-cnn-log":
         to_stderr("".join(f"{line}\n" for line in failure_lines(result)))
@@ -67,9 +65,9 @@ def _print(result: "Result", options: OutputOptions) -> None:
 
 def _print_repeats(repeats: "Repeats", printed: str) -> None:
     """Print all repeats. Log lines were printed during the runs; the summary is printed to stderr."""
-    from gputopo.report.runs.report import repeats_document
+    from gputopo.report import repeats_document
 
     if printed == "tf-cnn-log":
-        to_stderr(document_text(repeats_document(repeats)))
+        to_stderr(document_text(repeats_document(repeats), 80))
         return
     show_report(repeats, lambda: repeats_document(repeats), printed)

@@ -19,23 +19,16 @@ _DIRECTIONS: tuple[tuple[str, Kind], ...] = (("to", "h2d"), ("from", "d2h"), ("b
 def gpu_part(numbers: Numbers, *, whole: bool) -> Section | None:
     """Return the table of the GPUs. `whole`: with a column for each kind of copy, else for the main kinds."""
     groups = _groups(numbers) if whole else [_main(numbers)]
-    shown = [numbers.with_host(kind, gpu) for gpu in numbers.gpus for kind in ("h2d", "d2h")]
-    return grid(
-        f"GPUs, GB/s{how([*shown, *map(numbers.inside, numbers.gpus)])}",
-        "",
-        _names(numbers),
-        [[(head, list(map(of, numbers.gpus))) for head, of in group] for group in groups],
-    )
+    copies = [numbers.with_host(kind, gpu) for gpu in numbers.gpus for kind in ("h2d", "d2h")]
+    cells = [[(head, list(map(words, numbers.gpus))) for head, words in group] for group in groups]
+    title = f"GPUs, GB/s{how([*copies, *map(numbers.inside, numbers.gpus)])}"
+    return grid(title, "", numbers.names, cells)
 
 
 def is_inside_alone(part: Section) -> bool:
     """Return whether the table of the GPUs has only copies inside a GPU."""
     heads = [column.head for table in part.blocks if isinstance(table, Table) for column in table.columns[1:]]
     return heads == [_INSIDE]
-
-
-def _names(numbers: Numbers) -> list[str]:
-    return [f"GPU{gpu}" for gpu in numbers.gpus]
 
 
 def _host(
@@ -49,12 +42,10 @@ def _host(
     alone = beside == "nothing" and methods == ENGINE
 
     def shown(gpu: int) -> str:
-        found = numbers.with_host(kind, gpu, pinned=pinned, beside=beside, methods=methods)
-        ends: tuple[int | None, int | None] = (gpu, None) if kind == "d2h" else (None, gpu)
-        failed = numbers.failure(kind, *ends, pinned=pinned)
-        if failed is None and kind == "bidirectional":
-            failed = numbers.failure(kind, *ends[::-1], pinned=pinned)
-        return cell(found, failed if alone else None, limit=alone and pinned and kind != "bidirectional")
+        sample = numbers.with_host(kind, gpu, pinned=pinned, beside=beside, methods=methods)
+        to_gpu = None if kind == "d2h" else numbers.failure(kind, None, gpu, pinned=pinned)
+        failure = to_gpu or (None if kind == "h2d" else numbers.failure(kind, gpu, None, pinned=pinned))
+        return cell(sample, failure if alone else None, limit=alone and pinned and kind != "bidirectional")
 
     return shown
 
@@ -124,29 +115,40 @@ def _groups(numbers: Numbers) -> list[list[tuple[str, _Cell]]]:
 def _conditions(numbers: Numbers, gpu: int) -> Iterator[Conditions]:
     for kind in ("h2d", "d2h"):
         sample = numbers.with_host(kind, gpu, pinned=None)
-        yield from (one for one in (sample.conditions if sample else ()) if one.gpu == gpu)
+        yield from (
+            conditions for conditions in (sample.conditions if sample else ()) if conditions.gpu == gpu
+        )
 
 
 def _link(numbers: Numbers, gpu: int) -> str:
-    seen = next((one for one in _conditions(numbers, gpu) if one.pcie_gen or one.pcie_width), None)
+    seen = next(
+        (
+            conditions
+            for conditions in _conditions(numbers, gpu)
+            if conditions.pcie_gen or conditions.pcie_width
+        ),
+        None,
+    )
     return NOT_ASKED if seen is None else f"gen{seen.pcie_gen or '?'} x{seen.pcie_width or '?'}"
 
 
 def _pstate(numbers: Numbers, gpu: int) -> str:
-    return plain(next((one.pstate for one in _conditions(numbers, gpu) if one.pstate), NOT_ASKED))
+    return plain(
+        next((conditions.pstate for conditions in _conditions(numbers, gpu) if conditions.pstate), NOT_ASKED)
+    )
 
 
 def node_part(numbers: Numbers) -> Section | None:
     """Return the table of GPU by NUMA node, if the copies of a GPU used more than one node."""
     speeds: dict[tuple[int, Kind, int], Sample] = best(
         (
-            ((gpu, one.kind, node), one)
-            for one in numbers.bandwidth.samples
-            if one.kind in ("h2d", "d2h") and one.group is None and one.method in ENGINE
-            if (gpu := one.host_gpu) is not None
-            if (node := one.numa_node) is not None and one.pinned is not False
+            ((gpu, sample.kind, node), sample)
+            for sample in numbers.bandwidth.samples
+            if sample.kind in ("h2d", "d2h") and sample.group is None and sample.method in ENGINE
+            if (gpu := sample.host_gpu) is not None
+            if (node := sample.numa_node) is not None and sample.pinned is not False
         ),
-        lambda one: one.bytes or 0,
+        lambda sample: sample.bytes or 0,
     )
     nodes = sorted({node for _, _, node in speeds})
     if not any(len({node for g, _, node in speeds if g == gpu}) > 1 for gpu in numbers.gpus):
@@ -158,7 +160,7 @@ def node_part(numbers: Numbers) -> Section | None:
         ]
         for node in nodes
     ]
-    return grid("GPUs by NUMA node, GB/s", "", _names(numbers), groups)
+    return grid("GPUs by NUMA node, GB/s", "", numbers.names, groups)
 
 
 _SWEPT: dict[Kind, str] = {
@@ -171,28 +173,20 @@ _SWEPT: dict[Kind, str] = {
 
 def sweep_parts(numbers: Numbers) -> Iterator[Section | None]:
     """Yield GB/s by message size for each pair of ends that was copied in several sizes."""
-    seen: set[tuple[Sample, ...]] = set()
     by_title: dict[str, dict[str, dict[int, str]]] = {}
-    for one in numbers.bandwidth.samples:
-        sweep = numbers.sizes(one) if one.kind in _SWEPT and one.group is None else ()
-        if len({step.bytes for step in sweep}) >= _MIN_SIZES and sweep not in seen:
-            seen.add(sweep)
-            cells = {step.bytes: cell(step) for step in sweep if step.bytes is not None}
-            by_title.setdefault(_sweep_title(one), {})[_ends(one)] = cells
+    for sweep in numbers.sweeps():
+        cells = {sample.bytes or 0: cell(sample) for sample in sweep}
+        sample = sweep[0]
+        if sample.kind in _SWEPT and sample.group is None and len(cells) >= _MIN_SIZES:
+            title = f"By size, GB/s: {_SWEPT[sample.kind]}"
+            title += ", pageable" if sample.pinned is False else ""
+            if sample.kind in ("h2d", "d2h") and sample.numa_node is not None:
+                title += f", node {sample.numa_node}"
+            if sample.method in KERNELS:
+                title += f", {str(sample.method).replace('_', ' ')}"
+            ends = f"GPU{sample.host_gpu}" if sample.pair is None else "{}->{}".format(*sample.pair)
+            by_title.setdefault(title, {})[ends] = cells
     for title, curves in by_title.items():
-        sizes = sorted({step for cells in curves.values() for step in cells})
-        columns = [(name, [cells.get(step, NOT_ASKED) for step in sizes]) for name, cells in curves.items()]
-        yield grid(title, "size", [f"{size(step):>10}" for step in sizes], [columns])
-
-
-def _sweep_title(sample: Sample) -> str:
-    extra = ["pageable"] if sample.pinned is False else []
-    if sample.kind in ("h2d", "d2h") and sample.numa_node is not None:
-        extra.append(f"node {sample.numa_node}")
-    if sample.method in KERNELS:
-        extra.append(str(sample.method).replace("_", " "))
-    return ", ".join((f"By size, GB/s: {_SWEPT[sample.kind]}", *extra))
-
-
-def _ends(sample: Sample) -> str:
-    return f"GPU{sample.host_gpu}" if sample.pair is None else "{}->{}".format(*sample.pair)
+        sizes = sorted({bytes for cells in curves.values() for bytes in cells})
+        columns = [(name, [cells.get(bytes, NOT_ASKED) for bytes in sizes]) for name, cells in curves.items()]
+        yield grid(title, "size", [f"{size(bytes):>10}" for bytes in sizes], [columns])

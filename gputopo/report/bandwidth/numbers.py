@@ -31,11 +31,16 @@ class Numbers:
         self.bandwidth = bandwidth
         self._node = {gpu.index: gpu.numa_node for gpu in machine.gpus}
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the GPUs in tables: GPU3."""
+        return [f"GPU{gpu}" for gpu in self.gpus]
+
     @cached_property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs that were measured, or that could not be measured."""
         tried = (*self.bandwidth.samples, *self.bandwidth.failures)
-        return tuple(sorted({gpu for one in tried for gpu in one.gpu_ends if gpu is not None}))
+        return tuple(sorted({gpu for copy in tried for gpu in copy.gpu_ends if gpu is not None}))
 
     def with_host(
         self,
@@ -51,23 +56,29 @@ class Numbers:
         `pinned`: None for either kind of memory; if a tool does not report it, the memory counts as pinned. A
         valid sample is preferred, then one with the GPU's NUMA node, then the fastest large copy.
         """
-        found = [
-            one
-            for one in self._of(kind, (None, gpu), (gpu, None))
-            if one.method in methods
-            and (pinned is None or (one.pinned is not False) == pinned)
-            and self._beside(one) == beside
-        ]
-        return max(found, key=lambda one: self._rank(one, gpu), default=None)
+        node = self._node.get(gpu)
+
+        def rank(sample: Sample) -> tuple[bool, int, bool, float]:
+            near = 2 if node is not None and sample.numa_node == node else int(sample.numa_node is None)
+            return sample.invalid is None, near, sample.is_large, sample.rate
+
+        copies = (
+            sample
+            for sample in self._of(kind, (None, gpu), (gpu, None))
+            if sample.method in methods
+            and (pinned is None or (sample.pinned is not False) == pinned)
+            and self._beside(sample) == beside
+        )
+        return max(copies, key=rank, default=None)
 
     def latency(self, gpu: int, methods: Sequence[Method | None], *, to_gpu: bool) -> Sample | None:
         """Return the lowest latency between the host and a GPU by one of the methods."""
-        found = [
-            one
-            for one in self._of("latency", (None, gpu) if to_gpu else (gpu, None))
-            if one.group is None and one.method in methods and one.median_us is not None
-        ]
-        return min(found, key=lambda one: (one.invalid is not None, one.median_us), default=None)
+        copies = (
+            sample
+            for sample in self._of("latency", (None, gpu) if to_gpu else (gpu, None))
+            if sample.group is None and sample.method in methods and sample.median_us is not None
+        )
+        return min(copies, key=lambda sample: (sample.invalid is not None, sample.median_us), default=None)
 
     def between(
         self,
@@ -84,17 +95,19 @@ class Numbers:
         The order of the GPUs does not matter for a bidirectional sample.
         """
         ends = (source, destination)
-        found = [
-            one
-            for one in self._of(kind, *((ends, ends[::-1]) if kind == "bidirectional" else (ends,)))
+        copies = (
+            sample
+            for sample in self._of(kind, *((ends, ends[::-1]) if kind == "bidirectional" else (ends,)))
             # A sample in a group ran with others, except inside a GPU, where nothing is shared. One pair with
             # its other direction is also a group.
-            if (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
-            and (one.with_reverse or not beside)
-            and (path is None or one.path == path)
-            and (one.method in methods or (one.path == "staged" and kind != "latency"))
-        ]
-        return max(found, key=_worth, default=None)
+            if (sample.with_reverse if beside else sample.group is None or kind == "d2d_local")
+            and path in (None, sample.path)
+            and (sample.method in methods or (sample.path == "staged" and kind != "latency"))
+        )
+        # As in the findings: valid first, then large, then the fastest.
+        return max(
+            copies, key=lambda sample: (sample.invalid is None, sample.is_large, sample.rate), default=None
+        )
 
     def alone(self, sample: Sample) -> float | None:
         """Return the rate of the same copy between two GPUs by itself, or None if it was not measured."""
@@ -102,8 +115,8 @@ class Numbers:
         if source is None or destination is None:
             return None
         methods = ENGINE if sample.method in ENGINE else (sample.method,)
-        found = self.between(sample.kind, source, destination, methods=methods)
-        return None if found is None or found.invalid else found.median_gb_per_s
+        alone = self.between(sample.kind, source, destination, methods=methods)
+        return None if alone is None or alone.invalid else alone.median_gb_per_s
 
     def inside(self, gpu: int) -> Sample | None:
         """Return the copy within a GPU's memory."""
@@ -120,34 +133,29 @@ class Numbers:
         pinned: bool | None = None,
     ) -> Failure | None:
         """Return the failure of a copy. An end that is None is the host."""
-        return next(
-            (
-                one
-                for one in self.bandwidth.failures
-                if one.kind == kind
-                and one.gpu_ends == (source, destination)
-                and (path is None or one.path in (path, None))
-                and (one.method in methods or one.method is None or kind == "p2p_staged")
-                and (pinned is None or one.pinned in (pinned, None))
-            ),
-            None,
-        )
+        for failure in self.bandwidth.failures:
+            if (
+                failure.kind == kind
+                and failure.gpu_ends == (source, destination)
+                and (path is None or failure.path in (path, None))
+                and (failure.method in (*methods, None) or kind == "p2p_staged")
+                and (pinned is None or failure.pinned in (pinned, None))
+            ):
+                return failure
+        return None
 
-    def sizes(self, sample: Sample) -> tuple[Sample, ...]:
-        """Return the samples that differ from this one only in size, smallest first."""
-        return tuple(sorted(self._sizes.get(_but_size(sample), ()), key=lambda one: one.bytes or 0))
-
-    @cached_property
-    def _sizes(self) -> dict[object, list[Sample]]:
-        samples = self.bandwidth.samples
-        return grouped((_but_size(one), one) for one in samples if one.bytes is not None)
+    def sweeps(self) -> list[list[Sample]]:
+        """Return the samples that differ only in size, together, smallest first."""
+        samples = (sample for sample in self.bandwidth.samples if sample.bytes is not None)
+        sweeps = grouped((_but_size(sample), sample) for sample in samples).values()
+        return [sorted(sweep, key=lambda sample: sample.bytes or 0) for sweep in sweeps]
 
     def _of(self, kind: Kind, *ends: GpuEnds) -> list[Sample]:
-        return [one for pair in ends for one in self._by_ends.get((kind, pair), ())]
+        return [sample for pair in ends for sample in self._by_ends.get((kind, pair), ())]
 
     @cached_property
     def _by_ends(self) -> dict[tuple[Kind, GpuEnds], list[Sample]]:
-        return grouped(((one.kind, one.gpu_ends), one) for one in self.bandwidth.samples)
+        return grouped(((sample.kind, sample.gpu_ends), sample) for sample in self.bandwidth.samples)
 
     def _beside(self, sample: Sample) -> Beside | None:
         """Return what else was copied with the host at the time; None for only some of the other GPUs."""
@@ -163,25 +171,20 @@ class Numbers:
     @cached_property
     def _members(self) -> dict[str | None, frozenset[int]]:
         """The GPUs of each group whose copies with the host were measured or tried."""
-        copied = [(one.group, one.gpus) for one in self.bandwidth.samples if one.host_gpu is not None]
-        failed = [(one.group, one.gpus) for one in self.bandwidth.failures]
-        tried = grouped([*copied, *failed])
-        return {group: frozenset[int]().union(*gpus) for group, gpus in tried.items()}
+        copied = [sample for sample in self.bandwidth.samples if sample.host_gpu is not None]
+        tried: list[Sample | Failure] = [*copied, *self.bandwidth.failures]
+        gpus = grouped((copy.group, gpu) for copy in tried for gpu in copy.gpus)
+        return {group: frozenset(members) for group, members in gpus.items()}
 
     @cached_property
     def _with_host(self) -> dict[Kind, frozenset[int]]:
         """The GPUs whose copies with the host were measured, by kind; preferably copies by themselves."""
         measured = grouped(
-            ((one.kind, one.group is None), gpu)
-            for one in self.bandwidth.samples
-            if (gpu := one.host_gpu) is not None
+            ((sample.kind, sample.group is None), gpu)
+            for sample in self.bandwidth.samples
+            if (gpu := sample.host_gpu) is not None
         )
         return {kind: frozenset(measured.get((kind, True)) or measured[kind, False]) for kind, _ in measured}
-
-    def _rank(self, sample: Sample, gpu: int) -> tuple[bool, int, bool, float]:
-        node = self._node.get(gpu)
-        near = 2 if sample.numa_node is not None and sample.numa_node == node else sample.numa_node is None
-        return sample.invalid is None, int(near), *_worth(sample)[1:]
 
 
 def number(value: float | None) -> str:
@@ -215,11 +218,6 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
     return f"{text} of {number(sample.expected_gb_per_s)}" if limit and sample.expected_gb_per_s else text
 
 
-def _worth(sample: Sample) -> tuple[bool, bool, float]:
-    """Rank the samples of one copy as the findings do: valid first, then large, then the fastest."""
-    return sample.invalid is None, sample.is_large, sample.rate
-
-
 Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell for each row
 
 
@@ -234,26 +232,26 @@ def grid(
 
     In a matrix, a column with the name of a row stays even if it is empty.
     """
-    found = [
-        [one if isinstance(one, Column) else Column(one[0], tuple(one[1]), "right") for one in group]
-        for group in groups
-    ]
-    if not any(_has_any(one) for group in found for one in group):
-        return None
-    shown = (tuple(one for one in group if one.head in names or _has_any(one)) for group in found)
-    return Section(title, (Table(Column(head, tuple(names)), tuple(filter(None, shown)), tuple(notes)),))
-
-
-def _has_any(column: Column) -> bool:
-    return any(cell not in ("", NOT_ASKED) for cell in column.cells)
+    shown, has_any = [], False
+    for group in groups:
+        columns = []
+        for cells in group:
+            column = cells if isinstance(cells, Column) else Column(cells[0], tuple(cells[1]), "right")
+            is_empty = all(cell in ("", NOT_ASKED) for cell in column.cells)
+            has_any = has_any or not is_empty
+            columns += [] if is_empty and column.head not in names else [column]
+        shown += [tuple(columns)] if columns else []
+    return (
+        Section(title, (Table(Column(head, tuple(names)), tuple(shown), tuple(notes)),)) if has_any else None
+    )
 
 
 def how(samples: Iterable[Sample | None]) -> str:
     """Write the size of copies and the number of repeats, as far as known: `; 64.0 MiB, 5 times`."""
-    known = [one for one in samples if one is not None]
-    sizes = sorted({one.bytes for one in known if one.bytes})
-    counts = sorted({len(one.repeats_gb_per_s) for one in known if one.repeats_gb_per_s})
-    words = [size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"] if sizes else []
-    if counts and counts[-1] > 1:
-        words.append(f"{'-'.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))} times")
+    known = [sample for sample in samples if sample is not None]
+    sizes = [sample.bytes for sample in known if sample.bytes]
+    counts = [len(sample.repeats_gb_per_s) for sample in known if sample.repeats_gb_per_s]
+    words = [" to ".join(dict.fromkeys((size(min(sizes)), size(max(sizes)))))] if sizes else []
+    if max(counts, default=1) > 1:
+        words.append(f"{'-'.join(dict.fromkeys((str(min(counts)), str(max(counts)))))} times")
     return f"; {', '.join(words)}" if words else ""

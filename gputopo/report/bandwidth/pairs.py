@@ -1,6 +1,6 @@
 """Pairs of GPUs: the range of each kind of copy, and matrices (row: source, column: destination)."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from statistics import median
 from typing import NamedTuple, get_args
@@ -45,18 +45,26 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
     If no pair was measured in only one direction, the map has the sums of both directions. `inside`: with the
     copies inside each GPU on the diagonal.
     """
-    speeds, both = link_speeds(numbers)
+    speeds, both = _link_speeds(numbers)
     if all(_HOST in pair for pair in speeds):
         return None
     fastest = max(speed for speed, _ in speeds.values())
-    ends = ends_of(numbers, speeds)
+    ends: list[int | str] = [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
     shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
     notes = [f"Shading: share of the fastest link: {shares}, {SHADES[-1][1]} below."]
     if any(staged for _, staged in speeds.values()):
         notes.append(
             f"{STAGED_MARK}: through the host, {CLEARLY_SLOWER - 1:.0%} faster (or the only measured path)."
         )
-    if _are_by_kernels(numbers):
+    methods = {
+        sample.method
+        for sample in numbers.bandwidth.samples
+        if sample.pair is not None
+        and sample.group is None
+        and sample.median_gb_per_s
+        and sample.invalid is None
+    }
+    if methods and methods <= set(KERNELS):
         notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
     paths: tuple[tuple[Kind, Path | None], ...] = (("p2p_direct", None), ("p2p_staged", None))
     if both:
@@ -73,67 +81,47 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
     return grid(
         f"Links, GB/s, {which}{how(used)}",
         "",
-        list(map(end_name, ends)),
+        list(map(_end_name, ends)),
         [[_column(to, ends, speeds, fastest, numbers if inside else None) for to in ends]],
         [" ".join(notes)],
     )
 
 
-def link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], bool]:
+def _link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], bool]:
     """Return the speeds, and whether they are sums of both directions.
 
     By (source, destination): GB/s, and whether the copy goes through the host.
     """
-    speeds = _speeds(numbers)
-    if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
-        return sums, True
+    speeds: dict[LinkEnds, tuple[float, bool]] = {}
+    rates = {way: sample.rate for way, sample in single_paths(numbers.bandwidth.samples).items()}
+    for a, b, _ in rates:
+        direct, staged = rates.get((a, b, "direct")), rates.get((a, b, "staged"))
+        if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
+            speeds[a, b] = (staged, True)
+        elif direct is not None:  # if they are equal within noise, the direct path is shown
+            speeds[a, b] = (direct, False)
+    if not speeds:
+        sums: dict[LinkEnds, tuple[float, bool]] = {
+            pair: (speed.both, speed.path == "staged")
+            for (a, b), speed in pair_speeds(numbers.bandwidth).items()
+            if speed.both is not None
+            for pair in ((a, b), (b, a))
+        }
+        if sums:
+            return sums, True
+    for gpu in numbers.gpus:
+        for ends, sample in (
+            ((_HOST, gpu), numbers.with_host("h2d", gpu)),
+            ((gpu, _HOST), numbers.with_host("d2h", gpu)),
+        ):
+            if sample is not None and sample.median_gb_per_s and sample.invalid is None:
+                speeds[ends] = (sample.median_gb_per_s, False)
     return speeds, False
 
 
-def ends_of(numbers: Numbers, speeds: Collection[LinkEnds]) -> list[int | str]:
-    """Return the rows and columns of the map: the GPUs, and the host if a copy was to or from it."""
-    return [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
-
-
-def end_name(end: int | str) -> str:
+def _end_name(end: int | str) -> str:
     """Return the name of a row or column: GPU3, host."""
     return f"GPU{end}" if isinstance(end, int) else end
-
-
-def _are_by_kernels(numbers: Numbers) -> bool:
-    samples = [
-        one
-        for one in numbers.bandwidth.samples
-        if one.pair is not None and one.group is None and one.median_gb_per_s and one.invalid is None
-    ]
-    return bool(samples) and all(one.method in KERNELS for one in samples)
-
-
-def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
-    """Return the sum of both directions of each pair at once, and whether it goes through the host."""
-    found: dict[LinkEnds, tuple[float, bool]] = {}
-    for (a, b), speed in pair_speeds(numbers.bandwidth).items():
-        if speed.both is not None:
-            found[a, b] = found[b, a] = (speed.both, speed.path == "staged")
-    return found
-
-
-def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
-    found: dict[LinkEnds, tuple[float, bool]] = {}
-    speeds = {way: one.rate for way, one in single_paths(numbers.bandwidth.samples).items()}
-    for a, b, _ in speeds:
-        direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
-        if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
-            found[a, b] = (staged, True)
-        elif direct is not None:  # if they are equal within noise, the direct path is shown
-            found[a, b] = (direct, False)
-    kinds: tuple[Kind, ...] = ("h2d", "d2h")
-    for gpu in numbers.gpus:
-        for kind in kinds:
-            sample = numbers.with_host(kind, gpu)
-            if sample is not None and sample.median_gb_per_s and sample.invalid is None:
-                found[(_HOST, gpu) if kind == "h2d" else (gpu, _HOST)] = (sample.median_gb_per_s, False)
-    return found
 
 
 def _column(
@@ -147,15 +135,15 @@ def _column(
     for source in ends:
         speed, staged = speeds.get((source, to), (None, False))
         if speed is None:
-            own = numbers.inside(to) if numbers and source == to and isinstance(to, int) else None
-            cells.append(f"{cell(own):>5}" if own else "" if source == to else NOT_ASKED)
+            inside = numbers.inside(to) if numbers and source == to and isinstance(to, int) else None
+            cells.append(f"{cell(inside):>5}" if inside else "" if source == to else NOT_ASKED)
             styles.append(QUIET)
             continue
         shares = ((shade, style) for share, shade, style in SHADES if speed / fastest >= share)
         shade, style = next(shares, SHADES[-1][1:])
         cells.append(f"{shade}{number(speed):>4}{STAGED_MARK if staged else ' '}")
         styles.append(style)
-    return Column(end_name(to), tuple(cells), styles=tuple(styles))
+    return Column(_end_name(to), tuple(cells), styles=tuple(styles))
 
 
 _Pair = tuple[int, int]
@@ -175,7 +163,7 @@ class _PairCopy(NamedTuple):
 
     def of(self, numbers: Numbers) -> dict[_Pair, _Found]:
         """Return what was measured and what failed, by ordered pair; without pairs never tried."""
-        found: dict[_Pair, _Found] = {}
+        results: dict[_Pair, _Found] = {}
         for a, b in permutations(numbers.gpus, 2):
             sample = numbers.between(
                 self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside
@@ -186,8 +174,8 @@ class _PairCopy(NamedTuple):
                 else numbers.failure(self.kind, a, b, path=self.path, methods=self.methods)
             )
             if value_of(sample) is not None or failure is not None:
-                found[a, b] = sample, failure
-        return found
+                results[a, b] = sample, failure
+        return results
 
 
 # Each method measures a different latency: a load over the link, a copy by an engine, a tool's small copy.
@@ -234,16 +222,15 @@ _COPIES = (
 
 def pair_parts(numbers: Numbers) -> Iterator[Section | None]:
     """Yield a matrix for each kind of copy that was measured or tried; the row is the source GPU."""
-    names = [f"GPU{gpu}" for gpu in numbers.gpus]
     for copy in _COPIES:
-        found = copy.of(numbers)
+        results = copy.of(numbers)
         columns = [
-            (f"GPU{b}", ["" if a == b else cell(*found.get((a, b), (None, None))) for a in numbers.gpus])
+            (f"GPU{b}", ["" if a == b else cell(*results.get((a, b), (None, None))) for a in numbers.gpus])
             for b in numbers.gpus
         ]
         unit = "" if copy.kind == "latency" else ", GB/s"
-        title = f"{copy.title}{unit}{how(sample for sample, _ in found.values())}"
-        yield grid(title, "", names, [columns] if found else [])
+        title = f"{copy.title}{unit}{how(sample for sample, _ in results.values())}"
+        yield grid(title, "", numbers.names, [columns] if results else [])
 
 
 def concurrent_part(numbers: Numbers) -> Section | None:
@@ -253,17 +240,20 @@ def concurrent_part(numbers: Numbers) -> Section | None:
     others is a group too. One pair with its reverse is not.
     """
     groups = grouped(
-        (one.group, one)
-        for one in numbers.bandwidth.samples
-        if one.kind in _BETWEEN and one.group is not None and one.median_gb_per_s and one.invalid is None
+        (sample.group, sample)
+        for sample in numbers.bandwidth.samples
+        if sample.kind in _BETWEEN
+        and sample.group is not None
+        and sample.median_gb_per_s
+        and sample.invalid is None
     )
     rows: dict[str, tuple[str, str]] = {}
     for group, members in groups.items():
-        ends = {end for one in members for end in one.ends}
+        ends = {end for sample in members for end in sample.ends}
         if len(ends) > 2 or ALL_GPUS in ends:
-            alone = [rate for one in members if (rate := numbers.alone(one)) is not None]
+            alone = [rate for sample in members if (rate := numbers.alone(sample)) is not None]
             whole = number(sum(alone)) if len(alone) == len(members) else NOT_ASKED
-            rows[plain(group)] = number(sum(one.rate for one in members)), whole
+            rows[plain(group)] = number(sum(sample.rate for sample in members)), whole
     heads = ("sum of all", "sum of each alone")
     return grid("Between GPUs at once, GB/s", "", list(rows), [_by_column(heads, list(rows.values()))])
 
@@ -277,11 +267,11 @@ _BETWEEN: tuple[Kind, ...] = ("p2p_direct", "p2p_staged")
 
 def range_part(numbers: Numbers) -> Section | None:
     """Return a row for each kind of copy: slowest pair, median, fastest, and the number of measured pairs."""
-    found = [(copy, pairs) for copy in _COPIES if (pairs := copy.of(numbers))]
+    measured = [(copy, pairs) for copy in _COPIES if (pairs := copy.of(numbers))]
     heads = ("slowest", "(pair)", "median", "fastest", "expected", "pairs", "failed")
     count = len(numbers.gpus) * (len(numbers.gpus) - 1)
-    rows = [_range(copy, pairs, count) for copy, pairs in found]
-    names = [copy.name for copy, _ in found]
+    rows = [_range(copy, pairs, count) for copy, pairs in measured]
+    names = [copy.name for copy, _ in measured]
     return grid("Between GPUs, GB/s", "", names, [_by_column(heads, rows)])
 
 
@@ -293,7 +283,7 @@ def _range(copy: _PairCopy, pairs: Mapping[_Pair, _Found], count: int) -> tuple[
     failed = sum(failure is not None and pair not in values for pair, (_, failure) in pairs.items())
     ordered = sorted(values, key=lambda pair: values[pair], reverse=copy.kind == "latency")
     slow, fast = (values[ordered[0]], values[ordered[-1]]) if ordered else (None, None)
-    limits = [own for pair in values if (own := known[pair].expected_gb_per_s) and copy.kind != "latency"]
+    limits = [limit for pair in values if (limit := known[pair].expected_gb_per_s) and copy.kind != "latency"]
     span = dict.fromkeys(map(number, (min(limits), max(limits)))) if limits else (NOT_ASKED,)
     return (
         f"{number(slow)}{mark}",

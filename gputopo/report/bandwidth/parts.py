@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-import msgspec
-
 from gputopo.report.bandwidth.between import (
     collective_parts,
     host_memory_part,
@@ -20,7 +18,7 @@ from gputopo.report.bandwidth.summary import about, not_measured_line, summary_p
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, Sample
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
@@ -41,7 +39,7 @@ def bandwidth_document(
         *(_doubts(bandwidth) if whole else ()),
         _rest(machine, bandwidth, whole=whole),
     ]
-    return Document("", "", tuple(one for one in parts if one.blocks))
+    return Document("", "", tuple(section for section in parts if section.blocks))
 
 
 def _main_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
@@ -49,7 +47,7 @@ def _main_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
     gpus = gpu_part(numbers, whole=False)
     alone = gpus is not None and is_inside_alone(gpus)
     links = map_part(numbers, inside=alone) if len(numbers.gpus) <= _MAX_MAP else None
-    found = [
+    tables = [
         soak_part(machine, bandwidth.soak),
         None if alone and links else gpus,
         links or range_part(numbers),
@@ -57,7 +55,7 @@ def _main_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
         *collective_parts(bandwidth.samples, whole=False),
         reduction_part(bandwidth.samples),
     ]
-    return found if any(found) else _all_tables(machine, numbers)
+    return tables if any(tables) else _all_tables(machine, numbers)
 
 
 def _all_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
@@ -78,21 +76,19 @@ def _all_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
     ]
 
 
-def _rows(title: str, rows: Iterable[tuple[str, str]]) -> Section:
-    found = tuple(rows)
-    return Section(title, (Rows(found),) if found else ())
-
-
 def _doubts(bandwidth: Bandwidth) -> Iterator[Section]:
-    yield _rows("Failed", map(_failed, bandwidth.failures))
-    yield _rows("Not measured", _not_measured(bandwidth.not_measured))
+    failed = tuple(map(_failed, bandwidth.failures))
+    reasons = grouped((plain(entry.reason), plain(entry.what)) for entry in bandwidth.not_measured)
+    not_measured = tuple((_some([*dict.fromkeys(whats)]), reason) for reason, whats in reasons.items())
+    for title, rows in (("Failed", failed), ("Not measured", not_measured)):
+        yield Section(title, (Rows(rows),) if rows else ())
     notes = tuple(_notes(bandwidth))
     yield Section("Notes", (Bullets(notes),) if notes else ())
 
 
 def _rest(machine: Machine, bandwidth: Bandwidth, *, whole: bool) -> Section:
     lines = [not_measured_line(bandwidth.not_measured)] if bandwidth.not_measured and not whole else []
-    unused = sum(one.invalid is not None for one in bandwidth.samples)
+    unused = sum(sample.invalid is not None for sample in bandwidth.samples)
     if unused and not whole:
         lines.append(f"{INVALID_MARK}: {counted(unused, 'number')} not used.")
     lines.append(f"Source: {about(machine, bandwidth)}.{'' if whole else ' Details: --all.'}")
@@ -106,20 +102,14 @@ def _failed(failure: Failure) -> tuple[str, str]:
     return f"{what}{f' ({details})' if details else ''}", f"{plain(failure.reason)}: {plain(failure.says)}"
 
 
-def _not_measured(entries: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
-    by_reason = grouped((plain(one.reason), plain(one.what)) for one in entries)
-    for reason, whats in by_reason.items():
-        yield _some(list(dict.fromkeys(whats))), reason
-
-
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:
-    yield from _not_used(bandwidth.samples)
-    yield from collapsed(map(plain, bandwidth.notes))
-    yield from _discarded(bandwidth.samples)
-    yield from _conditions(list(chain.from_iterable(one.conditions for one in bandwidth.samples)))
-    sources = (plain(one.expected_source) for one in bandwidth.samples if one.expected_source)
-    for source in collapsed(sources):
-        yield f"Expected: {source}"
+    samples = bandwidth.samples
+    yield from _not_used(samples)
+    yield from _collapsed(map(plain, bandwidth.notes))
+    yield from _discarded(samples)
+    yield from _conditions(list(chain.from_iterable(sample.conditions for sample in samples)))
+    sources = (plain(sample.expected_source) for sample in samples if sample.expected_source)
+    yield from (f"Expected: {source}" for source in _collapsed(sources))
 
 
 _WHY_NOT: dict[Invalid, str] = {
@@ -131,11 +121,13 @@ _WHY_NOT: dict[Invalid, str] = {
 
 def _not_used(samples: Sequence[Sample]) -> Iterable[str]:
     """Yield, for each reason, which numbers have a mark and are not used; then which runs disagree."""
-    unused = grouped((one.invalid, _number_in_words(one)) for one in samples if one.invalid is not None)
-    for reason, found in unused.items():
-        yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"
-    runs = [one for one in samples if one.invalid is None and not one.runs_agree]
-    if differing := [f"{_number_in_words(one)} ({len(one.runs)} runs)" for one in runs]:
+    unused = grouped(
+        (sample.invalid, _number_in_words(sample)) for sample in samples if sample.invalid is not None
+    )
+    for reason, numbers in unused.items():
+        yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(numbers)}"
+    runs = [sample for sample in samples if sample.invalid is None and not sample.runs_agree]
+    if differing := [f"{_number_in_words(run)} ({len(run.runs)} runs)" for run in runs]:
         yield f"runs disagree; the range is shown without a verdict: {_some(differing)}"
 
 
@@ -143,19 +135,21 @@ def _number_in_words(sample: Sample) -> str:
     return f"{sample.kind} {plain(sample.way)} {cell(sample)}"
 
 
-def _some(found: Sequence[str]) -> str:
-    more = f"; and {len(found) - _WHATS_NAMED} more" if len(found) > _WHATS_NAMED else ""
-    return "; ".join(found[:_WHATS_NAMED]) + more
+def _some(words: Sequence[str]) -> str:
+    more = f"; and {len(words) - _WHATS_NAMED} more" if len(words) > _WHATS_NAMED else ""
+    return "; ".join(words[:_WHATS_NAMED]) + more
 
 
-def collapsed(texts: Iterable[str]) -> list[str]:
+def _collapsed(texts: Iterable[str]) -> list[str]:
     """Join texts that differ only in the number of one GPU: `GPU 0-3`."""
-    gpus: dict[tuple[str, ...], set[int]] = {}
+    gpus: dict[tuple[str, ...], list[int]] = {}
     for text in texts:
-        parts = tuple(_ONE_GPU.split(text))
-        one = len(parts) == 3
-        gpus.setdefault(parts[::2] if one else (text,), set()).update([int(parts[1])] if one else [])
-    return [f"GPU {index_ranges(found)}".join(parts) if found else parts[0] for parts, found in gpus.items()]
+        before, *rest = _ONE_GPU.split(text)
+        if len(rest) == 2:
+            gpus.setdefault((before, rest[1]), []).append(int(rest[0]))
+        else:
+            gpus[(text,)] = []
+    return [f"GPU {index_ranges(numbers)}".join(parts) for parts, numbers in gpus.items()]
 
 
 _ONE_GPU = re.compile(r"\bGPU (\d+)\b")
@@ -163,45 +157,28 @@ _ONE_GPU = re.compile(r"\bGPU (\d+)\b")
 
 def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
     by_reason = grouped(
-        (plain(one.discarded_because or "clocks were still ramping up"), one)
-        for one in samples
-        if one.discarded_gb_per_s
+        (plain(sample.discarded_because or "clocks were still ramping up"), sample)
+        for sample in samples
+        if sample.discarded_gb_per_s
     )
-    for why, found in by_reason.items():
-        gpus = {gpu for one in found for gpu in one.gpus}
+    for why, discarded in by_reason.items():
+        gpus = {gpu for sample in discarded for gpu in sample.gpus}
         where = f" on GPU {index_ranges(gpus)}" if gpus else ""
-        count = sum(len(one.discarded_gb_per_s) for one in found)
+        count = sum(len(sample.discarded_gb_per_s) for sample in discarded)
         yield f"{counted(count, 'repeat')}{where} discarded: {why}"
 
 
 def _conditions(conditions: Sequence[Conditions]) -> Iterable[str]:
     slowed = grouped(
-        (plain(reason), one.gpu)
-        for one in conditions
-        for reason in one.throttle_reasons or ()
+        (plain(reason), condition.gpu)
+        for condition in conditions
+        for reason in condition.throttle_reasons or ()
         if reason not in _HARMLESS
     )
     for reason, gpus in slowed.items():
         yield f"GPU {index_ranges(set(gpus))} was throttled while measured: {reason}"
-    if changed := {one.gpu for one in conditions if one.link_changes}:
+    if changed := {condition.gpu for condition in conditions if condition.link_changes}:
         yield f"the PCIe link of GPU {index_ranges(changed)} changed while measured"
 
 
 _HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle, so these are not a cause
-
-
-class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
-    """A `gputopo.bandwidth/1` document with two more fields; it can be read as a bandwidth.
-
-    `machine` is stored without its bandwidth, which would only repeat this document.
-    """
-
-    machine: Machine | None = None
-    findings: tuple[Finding, ...] = ()
-
-
-def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:
-    """Return the JSON document of a bandwidth, its machine and its findings."""
-    fields = {name: getattr(bandwidth, name) for name in Bandwidth.__struct_fields__}
-    bare = msgspec.structs.replace(machine, bandwidth=None)
-    return BandwidthReport(**fields, machine=bare, findings=findings)

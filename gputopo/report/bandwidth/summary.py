@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gputopo.reference import NARROW_LANES, observed_link, over_nvlink
-from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
 from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
@@ -26,7 +25,7 @@ from gputopo.values.bandwidth import (
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped, maxima
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.rates import SAME_SPEED
 from gputopo.values.words import date_in_words
@@ -57,17 +56,17 @@ def summary_parts(
 
     `whole`: with all remedies, else those that fit above the tables.
     """
-    serious = [one for one in findings if one.severity != "info"]
+    serious = [finding for finding in findings if finding.severity != "info"]
     style = SEVERITY_STYLES[serious[0].severity] if serious else ""
     answer = Styled(verdict(machine, bandwidth, findings), style)
     if whole:
         yield Section("", (answer,))
-        found = findings_block(findings, nothing="")
-        yield Section("Findings", (found,) if found.items else ())
+        items = findings_block(findings, nothing="")
+        yield Section("Findings", (items,) if items.items else ())
     else:
         above = len(block_lines(answer, SCREEN_WIDTH))
-        found = short_findings(findings, above=above, beside=0, details="(--all)")
-        yield Section("", (answer, found) if found.items else (answer,))
+        items = short_findings(findings, above=above, beside=0, details="(--all)")
+        yield Section("", (answer, items) if items.items else (answer,))
 
 
 def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
@@ -76,7 +75,7 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
     "As expected" includes only rates whose copy has an expected rate. Other rates are compared with one
     another.
     """
-    serious = [one for one in findings if one.severity != "info"]
+    serious = [finding for finding in findings if finding.severity != "info"]
     ended = "Ended early: " if bandwidth.source == "live" else "The capture ends early: "
     ended = "" if bandwidth.complete else ended
     if serious:
@@ -88,17 +87,23 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
         return f"{ended}No error and no falling rate in {minutes:.3g} min under load."
     if not bandwidth.samples:
         return f"{ended}Nothing was measured."
-    rates = [one for one in bandwidth.samples if _counts(one)]
-    judged = [one for one in rates if _has_reference(one)]
-    rest = [one for one in rates if not (_has_reference(one) or one.with_reverse or one.method in KERNELS)]
-    if not judged and bandwidth.source == "live" and any(one.kind in NETWORK for one in rest):
+    rates = [sample for sample in bandwidth.samples if _counts(sample)]
+    judged = [sample for sample in rates if _has_reference(sample)]
+    rest = [
+        sample
+        for sample in rates
+        if not (_has_reference(sample) or sample.with_reverse or sample.method in KERNELS)
+    ]
+    if not judged and bandwidth.source == "live" and any(sample.kind in NETWORK for sample in rest):
         return f"{ended}No host or pair is slow: hosts were only compared with each other."
-    notes = [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]
-    clauses = [f"{_short(one)} (possibly no fault)" for one in notes[:1]]
+    notes = [
+        finding for finding in findings if finding.id in ("bandwidth.below_expected", "pcie.slot_narrow")
+    ]
+    clauses = [f"{_short(note)} (possibly no fault)" for note in notes[:1]]
     if judged:
         clauses += [] if notes else [_as_expected(judged)]
         clauses += [*_narrow_links(judged, machine)]
-        clauses += [one.says for one in _peers(judged, machine) if one.is_one_gpu][:1]
+        clauses += [kind.says for kind in _peers(judged, machine) if kind.is_one_gpu][:1]
     if peers := _peers(rest, machine):
         clauses.append(f"{peers[0].says} (no reference for {peers[0].name})")
     elif rest and clauses:
@@ -126,10 +131,11 @@ def _as_expected(judged: Sequence[Sample]) -> str:
     rising (`bandwidth.woke_up`).
     """
     ways = grouped(
-        ((one.kind, one.source, one.destination, one.path, one.with_reverse), one) for one in judged
+        ((sample.kind, sample.source, sample.destination, sample.path, sample.with_reverse), sample)
+        for sample in judged
     )
-    best = {way: max(one.bus_gb_per_s or one.rate for one in of) for way, of in ways.items()}
-    low = sum(best[way] < one.floor_gb_per_s for way, of in ways.items() for one in of)
+    best = {way: max(sample.bus_gb_per_s or sample.rate for sample in of) for way, of in ways.items()}
+    low = sum(best[way] < sample.floor_gb_per_s for way, of in ways.items() for sample in of)
     count = len(judged)
     if low:
         return f"{count - low} of {counted(count, 'rate')} as expected, {low} lower"
@@ -140,17 +146,19 @@ def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
     """Yield the GPUs whose links are known to have few lanes: `GPUs 0-5 have x1 links (0.8 GB/s)`."""
     gpus = {End.of_gpus(gpu.index): gpu for gpu in machine.gpus}
     links = (
-        (one, gpu.index, observed_link(gpu, one, machine))
-        for one in judged
-        if one.kind == "h2d" and (gpu := gpus.get(one.destination))
+        (sample, gpu.index, observed_link(gpu, sample, machine))
+        for sample in judged
+        if sample.kind == "h2d" and (gpu := gpus.get(sample.destination))
     )
     narrow = grouped(
-        (seen[0].width, (gpu, one.rate)) for one, gpu, seen in links if seen and seen[0].width <= NARROW_LANES
+        (seen[0].width, (gpu, sample.rate))
+        for sample, gpu, seen in links
+        if seen and seen[0].width <= NARROW_LANES
     )
     for width, rates in narrow.items():
         best = maxima(rates)
         have = f"have x{width} links" if len(best) > 1 else f"has an x{width} link"
-        yield f"{units.gpus(sorted(best))} {have} ({max(best.values()):.1f} GB/s)"
+        yield f"{gpu_ranges(sorted(best))} {have} ({max(best.values()):.1f} GB/s)"
 
 
 class _Peers(NamedTuple):
@@ -170,11 +178,11 @@ def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
     kinds = grouped((_kind_of(sample, over_nvlinks), sample) for sample in samples)
     compared = []
     for name, of_kind in kinds.items():
-        rates = maxima(((one.source, one.destination), one.rate) for one in of_kind)
+        rates = maxima(((sample.source, sample.destination), sample.rate) for sample in of_kind)
         if len(rates) < _MIN_PEERS or name is None:
             continue
         share = min(rates.values()) / max(rates.values())
-        pairs = maxima((pair, one.rate) for one in of_kind if (pair := one.pair))
+        pairs = maxima((pair, sample.rate) for sample in of_kind if (pair := sample.pair))
         groups = sorted(speed_groups(pairs), key=len)
         is_alike = len(groups) < 2 and share * SAME_SPEED >= 1
         count = f"{len(rates)} {'pairs' if pairs else 'GPUs'}"
@@ -198,8 +206,8 @@ def _kind_of(sample: Sample, over_nvlinks: frozenset[Pair]) -> str | None:
 def _divided(rates: Mapping[Pair, float], groups: Sequence[tuple[int, ...]]) -> str:
     """Return the groups of GPUs inside which pairs are faster than between groups, or the only slow GPU."""
     place = {gpu: group for group in groups for gpu in group}
-    within = _span(one for (a, b), one in rates.items() if place[a] == place[b])
-    between = _span(one for (a, b), one in rates.items() if place[a] != place[b])
+    within = _span(rate for (a, b), rate in rates.items() if place[a] == place[b])
+    between = _span(rate for (a, b), rate in rates.items() if place[a] != place[b])
     first, *others = groups
     if len(first) == len(others) == 1:
         return f"GPU {first[0]} is slow with every peer: {between} GB/s, other pairs {within}"
@@ -220,16 +228,18 @@ def _span(rates: Iterable[float]) -> str:
 def _short(finding: Finding) -> str:
     """Return a finding in a few words: `GPU 2 at 3.1 of 12.3 GB/s: Gen3 x4`."""
     cases = [*finding.evidence.get("gpus", {}).values()] if "gpus" in finding.evidence else [finding.evidence]
-    found = [(*rates, one) for one in cases if isinstance(one, Mapping) and (rates := _rates(one))]
+    rates_of_cases = [
+        (*rates, case) for case in cases if isinstance(case, Mapping) and (rates := _rates(case))
+    ]
     gpus = finding.subject.gpus
-    where = units.gpus(gpus)
-    if found:
-        own, against, evidence = min(found, key=lambda one: one[0] / one[1])
+    where = gpu_ranges(gpus)
+    if rates_of_cases:
+        rate, against, evidence = min(rates_of_cases, key=lambda rates: rates[0] / rates[1])
         fits = evidence.get("fits") or []
         pairs = evidence.get("pairs") or ()
         where = where if gpus else f"{len(pairs)} pairs" if len(pairs) > 1 else finding.subject.text
-        return f"{where} at {number(own)} of {number(against)} GB/s{f': {fits[0]}' if fits else ''}"
-    fits = [one["fits"][0] for one in cases if isinstance(one, Mapping) and one.get("fits")]
+        return f"{where} at {number(rate)} of {number(against)} GB/s{f': {fits[0]}' if fits else ''}"
+    fits = [case["fits"][0] for case in cases if isinstance(case, Mapping) and case.get("fits")]
     if gpus and fits:
         return f"{where} as fast as {fits[0]}"
     says = finding.says.partition(": ")[2] if finding.says.startswith("GPU") else finding.says
@@ -240,14 +250,16 @@ def _short(finding: Finding) -> str:
 def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:
     """Return the rate in the evidence and its reference; for several pairs, of the worst pair."""
     if isinstance(pairs := evidence.get("pairs"), Mapping):
-        found = [rates for one in pairs.values() if isinstance(one, Mapping) and (rates := _rates(one))]
-        if found:
-            return min(found, key=lambda one: one[0] / one[1])
-    own = evidence.get("gb_per_s", evidence.get("direct_gb_per_s"))
+        rates_of_pairs = [
+            rates for pair in pairs.values() if isinstance(pair, Mapping) and (rates := _rates(pair))
+        ]
+        if rates_of_pairs:
+            return min(rates_of_pairs, key=lambda rates: rates[0] / rates[1])
+    rate = evidence.get("gb_per_s", evidence.get("direct_gb_per_s"))
     against = next((evidence[name] for name in _AGAINST if evidence.get(name)), None)
     if isinstance(against, Mapping):
         against = max(against.values(), default=None)
-    return (own, against) if isinstance(own, float) and isinstance(against, float) else None
+    return (rate, against) if isinstance(rate, float) and isinstance(against, float) else None
 
 
 def about(machine: Machine, bandwidth: Bandwidth) -> str:
@@ -266,17 +278,17 @@ def about(machine: Machine, bandwidth: Bandwidth) -> str:
     gpus = bandwidth.gpus
     by_name = grouped((gpu.name, gpu.index) for gpu in machine.gpus if gpu.index in gpus and gpu.name)
     names = [f"GPU {index_ranges(indices)} {name}" for name, indices in by_name.items()]
-    if missed := sum(one.not_understood for one in machine.lines):
+    if missed := sum(line.not_understood for line in machine.lines):
         names.append(f"{counted(missed, 'line')} not understood: gputopo inspect --from lists them")
     return plain("; ".join(filter(None, (", ".join(words), *names))))
 
 
 def not_measured_line(entries: Sequence[NotMeasured]) -> str:
     """Return in one line how many things were not measured, and the reasons."""
-    whats = {one.what for one in entries}
-    reasons = list(dict.fromkeys(one.reason for one in entries))
+    whats = {entry.what for entry in entries}
+    reasons = list(dict.fromkeys(entry.reason for entry in entries))
     more = f" and {counted(len(reasons) - _MAX_NAMED, 'other reason')}" if len(reasons) > _MAX_NAMED else ""
-    first = next(iter(dict.fromkeys(one.what for one in entries)))
+    first = next(iter(dict.fromkeys(entry.what for entry in entries)))
     what = first if len(whats) == 1 else f"{len(whats)} copies or tests"
     return plain(f"Not measured: {what} ({'; '.join(reasons[:_MAX_NAMED])}{more}).")
 

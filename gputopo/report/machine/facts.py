@@ -1,7 +1,7 @@
 """Facts of a machine by path (`gpus[0].clocks_mhz.memory.now`): their words, and why they are missing."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from gputopo.report.layout import plain
 from gputopo.values.facts import DOES_NOT_APPLY, GROUPS, FactPath, above, at_gpu
@@ -87,9 +87,12 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
     groups = grouped(
         ((kind, _subject(kind, keys), reason), fact) for (kind, fact, reason), keys in holders.items()
     )
-    return {
-        (subject, reason): _facts_in_words(kind, facts) for (kind, subject, reason), facts in groups.items()
-    }
+    in_words = {}
+    for (kind, subject, reason), facts in groups.items():
+        names = [*dict.fromkeys(plain(path_in_words(GROUPS.get(kind, Machine), fact)) for fact in facts)]
+        more = f" and {len(names) - _NAMED} more (--json)" if len(names) > _NAMED else ""
+        in_words[subject, reason] = ", ".join(names[:_NAMED]) + more
+    return in_words
 
 
 def _subject(kind: str, keys: list[str]) -> str:
@@ -103,13 +106,6 @@ def _subject(kind: str, keys: list[str]) -> str:
     several = len(keys) > 1 or (kind in ("gpus", "nics") and not keys[0].isdigit())
     named = f"{word}{'s' if several else ''} {', '.join(plain(key) for key in keys)}"
     return named[0].upper() + named[1:] if len(named) <= _LONGEST_SUBJECT else f"{len(keys)} {word}s"
-
-
-def _facts_in_words(kind: str, facts: Sequence[str]) -> str:
-    """Return the facts in words; if there are very many, only some of them."""
-    words = [*dict.fromkeys(plain(path_in_words(GROUPS.get(kind, Machine), fact)) for fact in facts)]
-    more = f" and {len(words) - _NAMED} more (--json)" if len(words) > _NAMED else ""
-    return ", ".join(words[:_NAMED]) + more
 
 
 def reason_for(missing: Mapping[str, str], path: str) -> str | None:

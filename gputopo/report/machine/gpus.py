@@ -66,10 +66,10 @@ def gpu_table(machine: Machine, worst: Mapping[int, str], *, whole: bool = False
     columns = [Column("Name", tuple(cells), max_width=_NAME_WIDTH)] if named else []
     for facts in shown:
         columns.append(Column(facts.head, tuple(_cell(machine, gpu, facts) for gpu in gpus), "right"))
-    found = tuple(LOST if gpu.lost else worst.get(gpu.index, "") for gpu in gpus)
-    if any(found):
-        styles = tuple(SEVERITY_STYLES.get(one, _LOST) for one in found)
-        columns.append(Column("Finding", found, styles=styles))
+    states = tuple(LOST if gpu.lost else worst.get(gpu.index, "") for gpu in gpus)
+    if any(states):
+        styles = tuple(SEVERITY_STYLES.get(state, _LOST) for state in states)
+        columns.append(Column("Finding", states, styles=styles))
     one_model = len({*filter(None, map(name_of, gpus))}) < 2
     optional = ("Name", *_OPTIONAL) if one_model else _OPTIONAL
     slow = any(link_is_slow_while_idle(gpu) for gpu in gpus)
@@ -149,11 +149,14 @@ def link_is_slow_while_idle(gpu: Gpu) -> bool:
 def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tuple[str, str]]:
     """Return (`GPU 0-3`, words) for what no finding reports, in the order of the GPUs; each label once."""
     unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
-    ids = {gpu.index: {one.id for one in findings if gpu.index in one.subject.gpus} for gpu in machine.gpus}
+    ids = {
+        gpu.index: {finding.id for finding in findings if gpu.index in finding.subject.gpus}
+        for gpu in machine.gpus
+    }
     states = grouped(
         (words, gpu.index)
         for gpu in machine.gpus
-        for words in (*health_words(gpu, ids[gpu.index]), *(_nvlinks_up(gpu) if unseen else ()))
+        for words in _health_words(gpu, ids[gpu.index], with_nvlinks=unseen)
     )
     by_gpus = grouped((gpu_ranges(gpus), words) for words, gpus in states.items())
     return [
@@ -163,8 +166,11 @@ def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tupl
     ]
 
 
-def health_words(gpu: Gpu, found: Collection[str] = ()) -> Iterator[str]:
-    """Yield a GPU's settings, counters below their limits, and processes. `found`: ids of its findings."""
+def _health_words(gpu: Gpu, ids: Collection[str], *, with_nvlinks: bool) -> Iterator[str]:
+    """Yield a GPU's settings, counters below their limits, and processes.
+
+    `ids`: of its findings. `with_nvlinks`: matrix and tree do not show the number of its NVLinks.
+    """
     if gpu.ecc.mode is False:
         yield "ECC is off"
     corrected = (gpu.ecc.corrected_volatile, gpu.ecc.corrected_aggregate)
@@ -173,52 +179,40 @@ def health_words(gpu: Gpu, found: Collection[str] = ()) -> Iterator[str]:
         yield f"corrected ECC errors: {now} since the driver was loaded, {ever} in total"
     if gpu.remapped_rows.correctable:
         yield f"{gpu.remapped_rows.correctable} memory rows remapped after correctable errors"
-    if gpu.pcie.replay_counter and "pcie.replays" not in found:
+    if gpu.pcie.replay_counter and "pcie.replays" not in ids:
         yield f"PCIe replays: {gpu.pcie.replay_counter}"
-    if (errors := _nonzero(gpu.pcie.aer)) and "pcie.errors" not in found:
+    if (errors := _nonzero(gpu.pcie.aer)) and "pcie.errors" not in ids:
         yield f"PCIe errors (AER): {errors}"
     bar1, memory = gpu.bar1_mib.total, gpu.memory_mib.total
     if bar1 is not None and memory is not None and 0 < bar1 < memory:
         yield f"BAR1 of {bar1} MiB is smaller than the memory of {memory} MiB"
     down = [link.link for link in gpu.nvlinks or () if link.active is False]
-    if down and "nvlink.down" not in found:
+    if down and "nvlink.down" not in ids:
         yield f"NVLinks: {index_ranges(down)} down, of {len(gpu.nvlinks or ())}"
     for link in gpu.nvlinks or ():
-        if (errors := _nonzero(link.errors)) and "nvlink.errors" not in found:
+        if (errors := _nonzero(link.errors)) and "nvlink.errors" not in ids:
             yield f"NVLink {link.link} errors: {errors}"
     if gpu.virtualization not in (None, "none"):
         yield f"virtualization: {gpu.virtualization}"
     if gpu.display_active:
         yield "drives a display"
-    yield from _processes(gpu.processes or ())
-
-
-def short_process_name(name: str | None) -> str:
-    """Return the program's name without path and arguments, which may identify people."""
-    words = (name or "").split()
-    return words[0].replace("\\", "/").rstrip("/").rpartition("/")[2] if words else "name unknown"
-
-
-def _nvlinks_up(gpu: Gpu) -> Iterator[str]:
-    """Yield the speeds of the active NVLinks; matrix and tree show their number."""
+    processes = gpu.processes or ()
+    yield from map(_process_words, processes[:_PROCESSES_SHOWN])
+    if len(processes) > _PROCESSES_SHOWN:
+        yield f"and {len(processes) - _PROCESSES_SHOWN} more processes"
     speeds = [link.gb_per_s for link in gpu.nvlinks or () if link.active and link.gb_per_s is not None]
-    if speeds:
+    if speeds and with_nvlinks:
         each = " or ".join(f"{speed:g}" for speed in sorted(set(speeds)))
         yield f"NVLinks: {len(speeds)} up, {each} GB/s per direction"
 
 
-def _processes(processes: tuple[GpuProcess, ...]) -> Iterator[str]:
-    for process in processes[:_PROCESSES_SHOWN]:
-        known = [
-            process.kind,
-            process.user and f"user {process.user}",
-            None if process.memory_mib is None else f"{process.memory_mib} MiB",
-        ]
-        about = ", ".join(word for word in known if word)
-        name = short_process_name(process.name)
-        yield f"process {process.pid} {name}{f' ({about})' if about else ''}"
-    if len(processes) > _PROCESSES_SHOWN:
-        yield f"and {len(processes) - _PROCESSES_SHOWN} more processes"
+def _process_words(process: GpuProcess) -> str:
+    """Return a process without the path and arguments of its program, which may identify people."""
+    words = (process.name or "").split()
+    name = words[0].replace("\\", "/").rstrip("/").rpartition("/")[2] if words else "name unknown"
+    memory = None if process.memory_mib is None else f"{process.memory_mib} MiB"
+    about = ", ".join(filter(None, (process.kind, process.user and f"user {process.user}", memory)))
+    return f"process {process.pid} {name}{f' ({about})' if about else ''}"
 
 
 def _nonzero(counts: Mapping[str, int] | None) -> str:

@@ -7,7 +7,6 @@ from typing import Literal
 import msgspec
 
 from gputopo.reference import clock_event_words, throttle_reasons
-from gputopo.report import units
 from gputopo.report.document import Block, Document, Drawing, Rows, Styled, block_lines, of_sections
 from gputopo.report.findings import SCREEN_WIDTH, TIMES, findings_block, short_findings, verdict, worst_by_gpu
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
@@ -70,30 +69,32 @@ def inspection_document(inspection: Inspection, detail: Detail | None = None, *,
 
     `detail`: everything, the topology, or GPUs by index. `checks`: the number of checks that had data.
     """
+    if detail is None:
+        return _first_screen(inspection, checks)
+    if detail == "all":
+        return _whole(inspection, checks)
     if detail == "topology":
         return of_sections(_topology_sections(inspection.machine))
-    if detail is None or detail == "all":
-        return _whole(inspection, checks) if detail else _first_screen(inspection, checks)
     return _of_gpus(inspection, detail, checks)
 
 
 def _first_screen(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
-    serious = [one for one in findings if one.severity != "info"]
+    serious = [finding for finding in findings if finding.severity != "info"]
     table = gpu_table(machine, worst_by_gpu(serious))
     gpus: list[Block] = [] if table is None else [table]
     rest = [
         *_short_topology(machine, calm=not serious, numa=table is None),
         *_short_nvlinks(machine),
-        *rows(nccl_rows(machine)),
+        *_block_of(nccl_rows(machine)),
         *(Styled(words, QUIET) for words in _context(machine)),
     ]
     answer = Styled(
         verdict(machine, findings, checks), SEVERITY_STYLES[serious[0].severity] if serious else ""
     )
     lines = sum(len(block_lines(block, SCREEN_WIDTH)) for block in (answer, *gpus, *rest))
-    found = short_findings(findings, above=len(block_lines(answer, SCREEN_WIDTH)), beside=lines)
-    return of_sections([("", [answer, *([found] if found.items else [])]), ("", gpus), ("", rest)])
+    items = short_findings(findings, above=len(block_lines(answer, SCREEN_WIDTH)), beside=lines)
+    return of_sections([("", [answer, *([items] if items.items else [])]), ("", gpus), ("", rest)])
 
 
 def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
@@ -109,7 +110,7 @@ def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
     affinity = [f"NUMA {near}."] if numa and near else []
     if is_summary(words) and calm and len(machine.gpus) <= _MATRIX_GPUS:
         matrix = Drawing(lambda width: matrix_view(machine, width, short=True))
-        return [matrix, *(Styled(one, "") for one in affinity)]
+        return [matrix, *(Styled(sentence, "") for sentence in affinity)]
     return [" ".join([f"Topology: {words}.", *affinity])]
 
 
@@ -117,15 +118,15 @@ def _short_nvlinks(machine: Machine) -> list[Block]:
     """Return how many NVLinks are up and what is unknown about them, if no topology shows them."""
     if machine.links or (not any(gpu.nvlinks for gpu in machine.gpus) and "nvlink" not in machine.source):
         return []
-    words = grouped(
-        (f"{sum(link.active is True for link in links)} of {len(links)} up on", gpu.index)
-        if (links := [link for link in gpu.nvlinks or () if link.active is not None])
-        else (f"not known ({machine.missing.get(at_gpu(gpu.index, 'nvlinks'), 'no state')}) of", gpu.index)
-        for gpu in machine.gpus
-    )
-    said = "; ".join(f"{state} {units.gpus(indices)}" for state, indices in words.items())
+    states: dict[str, list[int]] = {}
+    for gpu in machine.gpus:
+        up = [link.active for link in gpu.nvlinks or () if link.active is not None]
+        why = machine.missing.get(at_gpu(gpu.index, "nvlinks"), "no state")
+        state = f"{sum(up)} of {len(up)} up on" if up else f"not known ({why}) of"
+        states.setdefault(state, []).append(gpu.index)
+    words = "; ".join(f"{state} {gpu_ranges(gpus)}" for state, gpus in states.items())
     return [
-        plain(f"NVLinks: {said}. The capture does not show which GPUs they connect; add nvidia-smi topo -m.")
+        plain(f"NVLinks: {words}. The capture does not show which GPUs they connect; add nvidia-smi topo -m.")
     ]
 
 
@@ -147,7 +148,7 @@ def _context(machine: Machine) -> Iterator[str]:
         words = ", ".join(filter(None, known))
         yield plain(f"{words[0].upper()}{words[1:]}.")
     yield from (f"{label}: {words}." for label, words in _sample_rows(machine))
-    missed, unread = sum(one.not_understood for one in machine.lines), count_not_read(machine)
+    missed, unread = sum(line.not_understood for line in machine.lines), count_not_read(machine)
     sentences = [
         f"Source: {plain(machine.source)}." if machine.source != "live" else "",
         f"{counted(unread, 'value')} not read." if unread else "",
@@ -159,7 +160,7 @@ def _context(machine: Machine) -> Iterator[str]:
 
 def _whole(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
-    serious = [one for one in findings if one.severity != "info"]
+    serious = [finding for finding in findings if finding.severity != "info"]
     table = gpu_table(machine, worst_by_gpu(serious), whole=True)
     missing = not_read(machine)
     nothing = "No problems found in the data available. Missing data was not checked." if missing else "None."
@@ -170,12 +171,12 @@ def _whole(inspection: Inspection, checks: int) -> Document:
         [
             ("", [verdict(machine, findings, checks)]),
             ("Findings", [findings_block(findings, nothing=nothing)]),
-            ("Machine", rows(about_rows(machine))),
-            ("GPUs", [] if table is None else [table, *rows(gpu_notes(machine))]),
+            ("Machine", _block_of(about_rows(machine))),
+            ("GPUs", [] if table is None else [table, *_block_of(gpu_notes(machine))]),
             *_topology_sections(machine),
-            ("Health", rows(health_rows(machine, findings))),
-            ("Lines not understood", rows(_lines(machine.unread))),
-            ("Not read", rows(unread)),
+            ("Health", _block_of(health_rows(machine, findings))),
+            ("Lines not understood", _block_of(_unread_lines(machine.unread))),
+            ("Not read", _block_of(unread)),
         ]
     )
 
@@ -187,7 +188,7 @@ def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
     return [
         ("Topology", _topology(machine)),
         ("PCI tree", tree),
-        ("Network ports", rows(port_rows(machine))),
+        ("Network ports", _block_of(port_rows(machine))),
     ]
 
 
@@ -195,14 +196,14 @@ def _of_gpus(inspection: Inspection, indices: Sequence[int], checks: int) -> Doc
     """Return the findings about some GPUs, and all facts of each GPU, one row per part."""
     machine = inspection.machine
     shown = [gpu for gpu in machine.gpus if gpu.index in indices]
-    findings = [one for one in inspection.findings if set(indices).intersection(one.subject.gpus)]
+    findings = [finding for finding in inspection.findings if set(indices).intersection(finding.subject.gpus)]
     those = msgspec.structs.replace(machine, gpus=tuple(shown))
     return of_sections(
         [
             ("", [verdict(those, findings, checks)]),
             ("Findings", [findings_block(findings)] if findings else []),
-            *((f"GPU {gpu.index}", rows(_facts_of(gpu, machine))) for gpu in shown),
-            ("Health", rows(health_rows(those, findings))),
+            *((f"GPU {gpu.index}", _block_of(_facts_of(gpu, machine))) for gpu in shown),
+            ("Health", _block_of(health_rows(those, findings))),
         ]
     )
 
@@ -213,7 +214,7 @@ def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
         yield path_in_words(Gpu, part), ", ".join(words)
     if throttled := clock_event_words(throttle_reasons(gpu.throttle)):
         yield "throttled", ", ".join(throttled)
-    others = [one.index for one in machine.gpus if one is not gpu]
+    others = [other_gpu.index for other_gpu in machine.gpus if other_gpu is not gpu]
     links = grouped((class_name(machine.link(gpu.index, other)), other) for other in others)
     if links:
         yield "Topology", "; ".join(f"{name} {gpu_ranges(of)}" for name, of in links.items())
@@ -235,18 +236,18 @@ def _facts_in_words(value: msgspec.Struct) -> dict[str, list[str]]:
 
 def _facts_row(label: str, value: msgspec.Struct) -> Iterator[tuple[str, str]]:
     """Yield the known facts of a value as a row; nothing if none is known."""
-    words = (
-        f"{path_in_words(type(value), part)} {', '.join(facts)}"
-        for part, facts in _facts_in_words(value).items()
-    )
-    if text := ", ".join(words):
-        yield label, text
+    facts = _facts_in_words(value).items()
+    if facts:
+        yield (
+            label,
+            ", ".join(f"{path_in_words(type(value), part)} {', '.join(words)}" for part, words in facts),
+        )
 
 
-def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
+def _block_of(rows: Iterable[tuple[str, str]]) -> list[Block]:
     """Return a block of rows; empty if there are no rows."""
-    found = tuple(of)
-    return [Rows(found)] if found else []
+    listed = tuple(rows)
+    return [Rows(listed)] if listed else []
 
 
 def nccl_rows(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -263,18 +264,18 @@ def _topology(machine: Machine) -> list[Block]:
     if not machine.gpus:
         return []
     if topology_in_words(machine).startswith("unknown between all"):
-        return ["Unknown for all pairs of GPUs.", *rows(nccl_rows(machine))]
+        return ["Unknown for all pairs of GPUs.", *_block_of(nccl_rows(machine))]
     return [
         Drawing(lambda width: matrix_view(machine, width)),
-        *rows([*peer_rows(machine), *nccl_rows(machine)]),
+        *_block_of([*peer_rows(machine), *nccl_rows(machine)]),
     ]
 
 
-def _lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:
+def _unread_lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:
     """Yield the first lines that were not understood, each with its source and line number."""
-    for one in unread[:_UNREAD_SHOWN]:
-        text = one.text if len(one.text) <= _UNREAD_WIDTH else f"{one.text[: _UNREAD_WIDTH - 3]}..."
-        yield f"{one.source}:{one.line}", text
+    for line in unread[:_UNREAD_SHOWN]:
+        text = line.text if len(line.text) <= _UNREAD_WIDTH else f"{line.text[: _UNREAD_WIDTH - 3]}..."
+        yield f"{line.source}:{line.line}", text
     if len(unread) > _UNREAD_SHOWN:
         yield "", f"and {len(unread) - _UNREAD_SHOWN} more; --json has them all"
 
@@ -285,22 +286,16 @@ def about_rows(machine: Machine) -> list[tuple[str, str]]:
     for node in machine.host.numa_nodes or ():
         rows += _facts_row(f"NUMA {node.index}", node)
     rows += [*_facts_row("Driver", machine.driver), ("Source", plain(machine.source))]
-    return [*rows, *_lines_rows(machine.lines), *_sample_rows(machine)]
-
-
-def _lines_rows(lines: Sequence[LineCounts]) -> Iterator[tuple[str, str]]:
-    """Yield the line counts of all captures together, and of each one with lines that were not understood."""
-    if not any(one.not_understood for one in lines):
-        return
-    yield "Lines", _lines_words(lines)
-    if len(lines) > 1:
-        for one in lines:
-            yield "", f"{plain(one.source)}: {_lines_words([one])}"
+    if any(capture.not_understood for capture in machine.lines):
+        rows.append(("Lines", _lines_words(machine.lines)))
+        if len(machine.lines) > 1:
+            rows += [("", f"{plain(line.source)}: {_lines_words([line])}") for line in machine.lines]
+    return [*rows, *_sample_rows(machine)]
 
 
 def _lines_words(lines: Sequence[LineCounts]) -> str:
-    read, known = sum(one.read for one in lines), sum(one.known for one in lines)
-    missed = sum(one.not_understood for one in lines)
+    read, known = sum(line.read for line in lines), sum(line.known for line in lines)
+    missed = sum(line.not_understood for line in lines)
     return f"{counted(read + known + missed, 'line')}: {read} read, {known} known, {missed} not understood"
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from itertools import chain, combinations
+from itertools import combinations
 
 from gputopo.report.layout import (
     NOT_ASKED,
@@ -106,8 +106,10 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
         lines += aligned(row_heads, block)
     if short:
         return lines
-    names = [line(f"NIC{nic.index:<2} {plain(nic.name)}", QUIET) for nic in machine.nics if nic.name]
-    return [*lines, line(), *_legend(set(chain.from_iterable(cells))), *names]
+    used = {re.sub(r"NV\d+", "NV#", name) for row in cells for name in row}
+    legend = [f"{name:4}  {meaning}" for name, meaning in _LEGEND.items() if name in used]
+    names = [f"NIC{nic.index:<2} {plain(nic.name)}" for nic in machine.nics if nic.name]
+    return [*lines, line(), *(line(words, QUIET) for words in (*legend, *names))]
 
 
 def _classes(machine: Machine) -> dict[tuple[_Device, _Device], str]:
@@ -132,33 +134,21 @@ def _name(device: _Device) -> str:
 
 
 def _affinities(machine: Machine) -> list[Column]:
-    cpus = [gpu.cpu_affinity for gpu in machine.gpus]
-    nodes = [gpu.numa_node for gpu in machine.gpus]
-    of_nics = [nic.numa_node for nic in machine.nics]
+    cpus = [plain(gpu.cpu_affinity or NOT_ASKED) for gpu in machine.gpus]
     blank = [""] * len(machine.nics)
-    found = []
-    if any(cpus):
-        found.append(
-            Column("CPUs", (*(plain(cpu) if cpu else NOT_ASKED for cpu in cpus), *blank), max_width=40)
-        )
-    if any(node is not None for node in nodes + of_nics):
-        shown = [NOT_ASKED if node is None else str(node) for node in nodes + of_nics]
-        # nvidia-smi shows no NUMA node for NICs: leave the cells blank instead of a row of dashes.
-        shown = shown if any(node is not None for node in of_nics) else [*shown[: len(nodes)], *blank]
-        found.append(Column("NUMA", tuple(shown)))
-    return found
-
-
-def _legend(classes: set[str]) -> list[Line]:
-    shown = {"NV#" if name.startswith("NV") else name for name in classes}
-    return [line(f"{name:4}  {meaning}", QUIET) for name, meaning in _LEGEND.items() if name in shown]
+    numa_nodes = [NOT_ASKED if gpu.numa_node is None else str(gpu.numa_node) for gpu in machine.gpus]
+    of_nics = [NOT_ASKED if nic.numa_node is None else str(nic.numa_node) for nic in machine.nics]
+    # nvidia-smi shows no NUMA node for NICs: leave the cells blank instead of a row of dashes.
+    of_nics = of_nics if {*of_nics} - {NOT_ASKED} else blank
+    columns = [Column("CPUs", (*cpus, *blank), max_width=40), Column("NUMA", (*numa_nodes, *of_nics))]
+    return [column for column in columns if {*column.cells} - {NOT_ASKED, ""}]
 
 
 def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return rows of (label, words): the states of reading and writing, the pairs, the reason."""
     links = machine.links_by_pair
     states = grouped(
-        ((_state(link.p2p_read, link.p2p_write), link.p2p_reason or ""), pair)
+        ((_peer_access(link.p2p_read, link.p2p_write), link.p2p_reason or ""), pair)
         for pair, link in links.items()
         if link.p2p_read is not None or link.p2p_write is not None
     )
@@ -170,7 +160,7 @@ def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     return rows
 
 
-def _state(read: str | None, write: str | None) -> str:
-    if read == write or write is None or read is None:
-        return f"{read or write}{'' if read and write else ' (read)' if read else ' (write)'}"
-    return f"read {read}, write {write}"
+def _peer_access(read: str | None, write: str | None) -> str:
+    if read is None or write is None:
+        return f"{read or write} ({'read' if read else 'write'})"
+    return read if read == write else f"read {read}, write {write}"

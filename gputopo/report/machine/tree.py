@@ -15,7 +15,6 @@ from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, NicPort, PciNode
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]
-_NO_NODE = "NUMA node unknown"
 _MIN_NAME = 30  # minimum characters of a name, at any depth of the tree
 
 _Device = TypeVar("_Device", Gpu, Nic)
@@ -47,8 +46,9 @@ def pci_branches(machine: Machine) -> list[Branch]:
         number = tree.numa_node(address)
         of_node = by_node.setdefault(only if number is None else number, {})
         of_node.setdefault(tree.nodes[address].root, []).append(address)
+    cpus = {node.index: node.cpus for node in numa_nodes or ()}
     tops = []
-    for number in sorted(by_node, key=lambda one: (one is None, one or 0)):
+    for number in sorted(by_node, key=lambda node: (node is None, node or 0)):
         roots = [
             Branch(
                 f"root complex {plain(root.removeprefix('pci')) or 'unknown'}",
@@ -57,7 +57,11 @@ def pci_branches(machine: Machine) -> list[Branch]:
             )
             for root, addresses in by_node[number].items()
         ]
-        tops.append(Branch(_numa_node_name(machine, number), [], roots))
+        if number is None:
+            name = "NUMA node unknown" if numa_nodes else "Host"
+        else:
+            name = f"NUMA {number}{f', CPUs {plain(known)}' if (known := cpus.get(number)) else ''}"
+        tops.append(Branch(name, [], roots))
     inside = {gpu.index for gpu in tree.gpus.values()}
     if left_out := [gpu.index for gpu in machine.gpus if gpu.index not in inside]:
         tops.append(Branch(f"Not in the tree: {gpu_ranges(left_out)}"))
@@ -72,12 +76,18 @@ class _Tree:
         self.nodes = {node.address: node for node in machine.pci}
         self.gpus = self._devices(machine.gpus)
         self.nics = self._devices(machine.nics)
-        self.shown: dict[str, None] = {}
-        self._note_paths()
+        paths: set[str] = set()
+        for address, node in self.nodes.items():
+            step = address if node.kind in ("gpu", "nic") else None
+            while step in self.nodes and step not in paths:
+                paths.add(step)
+                step = self.nodes[step].parent
+        # Domains with more than four digits come after the others.
+        self.shown = sorted(paths, key=lambda address: (len(address), address))
         self.children = grouped(
             (parent, address)
             for address in self.shown
-            if (parent := self.nodes[address].parent) in self.shown
+            if (parent := self.nodes[address].parent) in paths and parent != address
         )
         self.limits = grouped(
             (limit, gpu.index)
@@ -96,8 +106,8 @@ class _Tree:
         for number in (self.nodes[address].numa_node, None if gpu is None else gpu.numa_node):
             if number is not None and number >= 0:
                 return number
-        known = map(self.numa_node, self.children.get(address, []))
-        return next((number for number in known if number is not None), None)
+        below = map(self.numa_node, self.children.get(address, []))
+        return next((number for number in below if number is not None), None)
 
     def branch(self, address: str, ports: Sequence[str] = ()) -> Branch:
         """Return a node with everything below it. `ports`: bridges above it with nothing else behind them."""
@@ -127,16 +137,13 @@ class _Tree:
         if nic is not None:
             details += [_port(port) for port in nic.ports or () if port.up is not None]
             return f"NIC {nic.index} {plain(nic.name or node.name or '')}".rstrip(), details
-        kinds = {"gpu": "GPU (not counted)", "nic": "network card", "other": "device"}
-        name = plain(node.name) if node.name else ""
+        kind = {"gpu": "GPU (not counted)", "nic": "network card"}.get(node.kind, "device")
         if node.kind == "bridge":
             # A root port has one device behind it, with one or more functions; a bridge with more is a
             # switch.
             behind = {child.rpartition(".")[0] for child in self.children.get(address, [])}
-            is_switch = ports or node.parent in self.nodes or len(behind) > 1
-            kind = "switch" if is_switch else "root port"
-            return f"{kind} {name}".rstrip(), details
-        return f"{kinds.get(node.kind, 'device')} {name}".rstrip(), details
+            kind = "switch" if ports or node.parent in self.nodes or len(behind) > 1 else "root port"
+        return f"{kind} {plain(node.name or '')}".rstrip(), details
 
     def _limit(self, address: str, below: str) -> Span:
         """Return the words for a bridge that is slower than the GPUs below it.
@@ -151,29 +158,19 @@ class _Tree:
         place = "" if address == below else f"{address}{f', {link}, ' if link else ' '}"
         return (f"<- {place}limits {gpu_ranges(gpus)}", _LIMIT_STYLE)
 
-    def _note_paths(self) -> None:
-        for address in sorted(self.nodes):
-            if self.nodes[address].kind not in ("gpu", "nic"):
-                continue
-            step: str | None = address
-            while step in self.nodes and step not in self.shown:
-                self.shown[step] = None
-                step = self.nodes[step].parent
-        self.shown = dict.fromkeys(sorted(self.shown, key=_order))
-
     def _devices(self, devices: Iterable[_Device]) -> dict[str, _Device]:
-        found: dict[str, _Device] = {}
+        by_address: dict[str, _Device] = {}
         for device in devices:
-            address = self._address(device.pci_address)
-            if address is not None:
-                found.setdefault(address, device)
-        return found
+            if (address := self._address(device.pci_address)) is not None:
+                by_address.setdefault(address, device)
+        return by_address
 
     def _address(self, written: str | None) -> str | None:
         """Return the address as the tree writes it. Domains may have four or eight digits."""
         if written is None or written in self.nodes:
             return written
-        return next((address for address in self.nodes if _bare(address) == _bare(written)), None)
+        bare = written.lower().lstrip("0")
+        return next((address for address in self.nodes if address.lower().lstrip("0") == bare), None)
 
 
 def _lines(branch: Branch, before: str, under: str, width: int) -> Iterator[Line]:
@@ -230,19 +227,3 @@ def _nvlinks(machine: Machine, gpu: Gpu) -> str:
     )
     reach = [f"{count} to {gpu_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
     return f"NVLink: {', '.join(reach)}" if reach else ""
-
-
-def _numa_node_name(machine: Machine, number: int | None) -> str:
-    if number is None:
-        return _NO_NODE if machine.host.numa_nodes else "Host"
-    cpus = next((node.cpus for node in machine.host.numa_nodes or () if node.index == number), None)
-    return f"NUMA {number}{f', CPUs {plain(cpus)}' if cpus else ''}"
-
-
-def _order(address: str) -> tuple[int, str]:
-    # Domains with more than four digits come after the others.
-    return (len(address), address)
-
-
-def _bare(address: str) -> str:
-    return address.lower().lstrip("0")

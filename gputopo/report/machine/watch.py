@@ -4,7 +4,7 @@ import csv
 import io
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gputopo.reference import clock_event_words, decode_clock_events
 from gputopo.report.layout import (
@@ -24,50 +24,114 @@ from gputopo.report.units import counted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample, MachineSample
 
-SHOWN = 12  # samples in a GPU's sparkline
+_SHOWN = 12  # samples in a GPU's sparkline
 _BARS = "▁▂▃▄▅▆▇█"
 _XIDS_SHOWN = 4
 _REASONS_WIDTH = 12  # minimum columns
 _PCIE, _NVLINK = "PCIe\nGB/s", "NVLink\nGB/s"  # received/sent
 # Heads of the columns that are dropped on a narrow screen, the first one first.
-_OPTIONAL = ("Core clock".ljust(SHOWN), "Memory\nMHz", _NVLINK, "Temp\nC", _PCIE, "Load\n%", "Power\nW")
+_OPTIONAL = ("Core clock".ljust(_SHOWN), "Memory\nMHz", _NVLINK, "Temp\nC", _PCIE, "Load\n%", "Power\nW")
 _NOT_IN_CSV = ("gpu", "throttle_mask", "throttled_s", "processes", "other_processes")
 _CSV_FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name not in _NOT_IN_CSV)
-CSV_HEADER = ",".join(("time_s", "gpu", *_CSV_FIELDS, "throttled_by", "xids")) + "\n"
 
 
-class Recent:
-    """The last samples of a watch, for the sparklines and the list of Xids."""
+class WatchDisplay:
+    """Shows the samples of a watch: on a screen that is redrawn, as lines for pipes and logs, or as CSV."""
 
-    def __init__(self, machine: Machine) -> None:
+    csv_header = ",".join(("time_s", "gpu", *_CSV_FIELDS, "throttled_by", "xids")) + "\n"
+
+    def __init__(self, machine: Machine, interval_s: float) -> None:
+        self._interval_s = interval_s
         self._max_mhz = {gpu.index: gpu.clocks_mhz.graphics.max for gpu in machine.gpus}
         self._clocks: dict[int, deque[int | None]] = {}
-        self.xids: deque[str] = deque(maxlen=_XIDS_SHOWN)
-        self.first_s: float | None = None
-        self.last: MachineSample | None = None
+        self._xids: deque[str] = deque(maxlen=_XIDS_SHOWN)
+        self._first_s: float | None = None
 
-    def add(self, sample: MachineSample) -> None:
-        """Add the next sample."""
-        self.first_s = sample.time_s if self.first_s is None else self.first_s
-        self.last = sample
-        for gpu in sample.gpus:
-            self._clocks.setdefault(gpu.gpu, deque(maxlen=SHOWN)).append(gpu.graphics_mhz)
-        self.xids.extend(xid_lines(sample))
+    def screen(self, sample: MachineSample, xid_reason: str | None, width: int) -> list[Line]:
+        """Add the next sample and return the screen: a row for each GPU, then the driver's errors.
 
-    @property
-    def seconds(self) -> float:
-        """How long the watch has lasted, from its first sample to its last."""
-        return 0.0 if self.last is None or self.first_s is None else self.last.time_s - self.first_s
-
-    def sparkline(self, gpu: int) -> str:
-        """Return the core clock of the last samples as bars. A full bar is the GPU's maximum; a gap is
-        unknown.
+        `xid_reason`: why Xid errors are not watched.
         """
-        return sparkline(self._clocks.get(gpu, ()), self._max_mhz.get(gpu))
+        self._first_s = sample.time_s if self._first_s is None else self._first_s
+        for gpu in sample.gpus:
+            self._clocks.setdefault(gpu.gpu, deque(maxlen=_SHOWN)).append(gpu.graphics_mhz)
+        self._xids.extend(_xid_lines(sample))
+        words = f"{counted(len(sample.gpus), 'GPU')}, every {self._interval_s:g} s"
+        lasted = f"for {sample.time_s - self._first_s:.0f} s so far. Ctrl-C ends."
+        lines = [line(f"Watching {words}, {lasted}", QUIET), line()]
+        heads = Column("GPU", tuple(str(gpu.gpu) for gpu in sample.gpus), "right")
+        readings = fitting(self._columns(sample.gpus), width - heads.width - GAP - _REASONS_WIDTH, _OPTIONAL)
+        space = max(width - heads.width - width_of(readings) - GAP, _REASONS_WIDTH)
+        reasons = tuple(_throttle_in_short(gpu.throttle_mask) for gpu in sample.gpus)
+        lines += aligned(heads, [*readings, Column("Throttled by", reasons, max_width=space)])
+        if self._xids:
+            lines += [line(), *(line(words, SEVERITY_STYLES["error"]) for words in self._xids)]
+        if xid_reason is not None:
+            lines += [line(), *paragraph(f"Xid errors are not watched: {xid_reason}", width, QUIET)]
+        return lines
+
+    def _columns(self, samples: Sequence[GpuSample]) -> list[Column]:
+        def column(head: str, values: Iterable[int | float | None]) -> Column:
+            cells = tuple(NOT_ASKED if value is None else f"{value:.0f}" for value in values)
+            return Column(head, cells, "right")
+
+        optional = {
+            _PCIE: [_rates(sample, "pcie") for sample in samples],
+            _NVLINK: [_rates(sample, "nvlink") for sample in samples],
+            "Uncorr./\ncorr. ECC": [_ecc(sample) for sample in samples],
+        }
+        clocks = (_sparkline(self._clocks[sample.gpu], self._max_mhz.get(sample.gpu)) for sample in samples)
+        return [
+            column("Load\n%", (sample.gpu_utilization_percent for sample in samples)),
+            column("Core\nMHz", (sample.graphics_mhz for sample in samples)),
+            column("Memory\nMHz", (sample.memory_mhz for sample in samples)),
+            column("Power\nW", (sample.power_w for sample in samples)),
+            column("Temp\nC", (sample.temperature_c for sample in samples)),
+            Column("PCIe\ngen", tuple(map(_link, samples))),
+            *(
+                Column(head, tuple(value or NOT_ASKED for value in values), "right")
+                for head, values in optional.items()
+                if any(values)
+            ),
+            Column("Core clock".ljust(_SHOWN), tuple(clocks)),
+        ]
+
+    def csv(self, sample: MachineSample) -> str:
+        """Return a sample as CSV, one row for each GPU; facts that are not reported are empty."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        for gpu in sample.gpus:
+            facts = (getattr(gpu, name) for name in _CSV_FIELDS)
+            xids = " ".join(str(xid.code) for xid in sample.xids if xid.gpu in (gpu.gpu, None))
+            reasons = _throttle_in_short(gpu.throttle_mask)
+            rows.writerow((f"{sample.time_s:.3f}", gpu.gpu, *facts, reasons, xids))
+        return text.getvalue()
+
+    def lines(self, sample: MachineSample) -> str:
+        """Return a sample as one line for each GPU and each error, without facts that are not reported."""
+        at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
+        lines = []
+        for gpu in sample.gpus:
+            facts = (
+                ("load {}%", gpu.gpu_utilization_percent),
+                ("core {} MHz", gpu.graphics_mhz),
+                ("memory {} MHz", gpu.memory_mhz),
+                ("{:.0f} W", gpu.power_w),
+                ("{} C", gpu.temperature_c),
+                ("gen {}", gpu.pcie_gen),
+                ("x{}", gpu.pcie_width),
+                ("PCIe {} GB/s", _rates(gpu, "pcie")),
+                ("NVLink {} GB/s", _rates(gpu, "nvlink")),
+                ("uncorrected/corrected ECC errors {}", _ecc(gpu)),
+                ("throttled: {}", _throttle_in_short(gpu.throttle_mask) or None),
+            )
+            words = [pattern.format(value) for pattern, value in facts if value is not None]
+            lines.append(f"{at} GPU {gpu.gpu}  {'  '.join(words) or 'does not answer'}\n")
+        return "".join([*lines, *(f"{at} {words}\n" for words in _xid_lines(sample))])
 
 
-def sparkline(values: Collection[int | None], maximum: int | None) -> str:
-    """Return numbers as bars from 0 to `maximum` or the highest number, if that is higher."""
+def _sparkline(values: Collection[int | None], maximum: int | None) -> str:
+    """Return numbers as bars from 0 to `maximum` or the highest number, if that is higher; a gap for None."""
     top = max((value for value in (*values, maximum) if value is not None), default=0)
     return "".join(
         " " if value is None else _BARS[min(max(value, 0) * len(_BARS) // top, len(_BARS) - 1) if top else 0]
@@ -75,63 +139,7 @@ def sparkline(values: Collection[int | None], maximum: int | None) -> str:
     )
 
 
-def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width: int) -> list[Line]:
-    """Return the screen of a watch after its latest sample: a row for each GPU, then the driver's errors."""
-    sample = recent.last
-    if sample is None:
-        return []
-    words = f"{counted(len(sample.gpus), 'GPU')}, every {interval_s:g} s"
-    lines = [line(f"Watching {words}, for {recent.seconds:.0f} s so far. Ctrl-C ends.", QUIET), line()]
-    heads = Column("GPU", tuple(str(gpu.gpu) for gpu in sample.gpus), "right")
-    readings = _columns(sample.gpus, recent)
-    reasons = tuple(throttle_in_short(gpu.throttle_mask) for gpu in sample.gpus)
-    readings = fitting(readings, width - heads.width - GAP - _REASONS_WIDTH, _OPTIONAL)
-    space = max(width - heads.width - width_of(readings) - GAP, _REASONS_WIDTH)
-    lines += aligned(heads, [*readings, Column("Throttled by", reasons, max_width=space)])
-    if recent.xids:
-        lines += [line(), *(line(words, SEVERITY_STYLES["error"]) for words in recent.xids)]
-    if xid_reason is not None:
-        lines += [line(), *paragraph(f"Xid errors are not watched: {xid_reason}", width, QUIET)]
-    return lines
-
-
-def csv_lines(sample: MachineSample) -> str:
-    """Return a sample as CSV, one row for each GPU; facts that are not reported are empty."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    for gpu in sample.gpus:
-        facts = (getattr(gpu, name) for name in _CSV_FIELDS)
-        xids = " ".join(str(xid.code) for xid in sample.xids if xid.gpu in (gpu.gpu, None))
-        rows.writerow((f"{sample.time_s:.3f}", gpu.gpu, *facts, throttle_in_short(gpu.throttle_mask), xids))
-    return text.getvalue()
-
-
-def plain_lines(sample: MachineSample) -> Iterator[str]:
-    """Yield a sample as one line for each GPU, for pipes and logs, without facts not reported."""
-    at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
-    for gpu in sample.gpus:
-        facts = (
-            ("load {}%", gpu.gpu_utilization_percent),
-            ("core {} MHz", gpu.graphics_mhz),
-            ("memory {} MHz", gpu.memory_mhz),
-            ("{:.0f} W", gpu.power_w),
-            ("{} C", gpu.temperature_c),
-            ("gen {}", gpu.pcie_gen),
-            ("x{}", gpu.pcie_width),
-            ("PCIe {} GB/s", _rates(gpu, "pcie")),
-            ("NVLink {} GB/s", _rates(gpu, "nvlink")),
-            ("uncorrected/corrected ECC errors {}", _ecc(gpu)),
-        )
-        words = [pattern.format(value) for pattern, value in facts if value is not None]
-        reasons = throttle_in_short(gpu.throttle_mask)
-        if reasons:
-            words.append(f"throttled: {reasons}")
-        yield f"{at} GPU {gpu.gpu}  {'  '.join(words) or 'does not answer'}"
-    for words_of_xid in xid_lines(sample):
-        yield f"{at} {words_of_xid}"
-
-
-def xid_lines(sample: MachineSample) -> list[str]:
+def _xid_lines(sample: MachineSample) -> list[str]:
     """Return the errors that the driver reported since the previous sample, one per line."""
     at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
     return [
@@ -140,36 +148,13 @@ def xid_lines(sample: MachineSample) -> list[str]:
     ]
 
 
-def throttle_in_short(mask: int | None) -> str:
+def _throttle_in_short(mask: int | None) -> str:
     """Return each reason of a mask in one or two words; empty for an idle GPU or an unknown mask."""
-    if mask is None or mask < 0:
-        return ""
-    return ", ".join(clock_event_words(decode_clock_events(mask), short=True))
-
-
-def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:
-    def column(head: str, values: list[int | float | None]) -> Column:
-        cells = tuple(NOT_ASKED if value is None else f"{value:.0f}" for value in values)
-        return Column(head, cells, "right")
-
-    return [
-        column("Load\n%", [one.gpu_utilization_percent for one in samples]),
-        column("Core\nMHz", [one.graphics_mhz for one in samples]),
-        column("Memory\nMHz", [one.memory_mhz for one in samples]),
-        column("Power\nW", [one.power_w for one in samples]),
-        column("Temp\nC", [one.temperature_c for one in samples]),
-        Column("PCIe\ngen", tuple(map(_link, samples))),
-        *(
-            Column(head, tuple(value or NOT_ASKED for value in values), "right")
-            for head, values in (
-                (_PCIE, [_rates(one, "pcie") for one in samples]),
-                (_NVLINK, [_rates(one, "nvlink") for one in samples]),
-                ("Uncorr./\ncorr. ECC", [_ecc(one) for one in samples]),
-            )
-            if any(values)
-        ),
-        Column("Core clock".ljust(SHOWN), tuple(recent.sparkline(one.gpu) for one in samples)),
-    ]
+    return (
+        ""
+        if mask is None or mask < 0
+        else ", ".join(clock_event_words(decode_clock_events(mask), short=True))
+    )
 
 
 def _rates(sample: GpuSample, link: str) -> str | None:

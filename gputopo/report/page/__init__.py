@@ -6,12 +6,11 @@ from importlib import resources
 
 from gputopo.report import document as values
 from gputopo.report.layout import plain, printable, text_of
-from gputopo.report.markdown import page_section
 
 _DRAWING_WIDTH = 100  # characters
 
 
-def page(document: values.Document, foot: str = "") -> str:
+def document_html(document: values.Document, foot: str = "") -> str:
     """Return the HTML. Every string of the document is escaped; pictures are inline SVG.
 
     `foot`: the last line: when, by what and from what the page was made.
@@ -30,11 +29,10 @@ def page(document: values.Document, foot: str = "") -> str:
     environment.filters["drawn"] = lambda drawing: escape(text_of(printable(drawing.lines(_DRAWING_WIDTH))))
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["figure"] = lambda cell: escape(_figure(cell))  # Markup: `_plain` leaves it unchanged
-    sections = (*document.sections, *map(page_section, document.pages))
     script = resources.files(__name__).joinpath("tables.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment.get_template("page.html.j2")
-    return template.render(document=document, sections=sections, foot=foot, script=script, digest=digest)
+    return template.render(document=document, foot=foot, script=script, digest=digest)
 
 
 def _plain(value: object) -> object:

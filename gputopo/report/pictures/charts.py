@@ -77,7 +77,8 @@ class _Axes:
 
     def at(self, x: float, y: float) -> Place:
         """Return the place of a value."""
-        across, up = _share(x, self._x_ends), _share(y, self._y_ends)
+        (left, right), (low, high) = self._x_ends, self._y_ends
+        across, up = (x - left) / (right - left or 1.0), (y - low) / (high - low or 1.0)
         return self.left + across * self._size[0], self.bottom - up * self._size[1]
 
     def upright(self, x: float, look: Look, wide: float) -> float:
@@ -104,24 +105,19 @@ class _Axes:
 
     def happenings(self, happenings: Iterable[Happening], *, with_words: bool = True) -> None:
         """Draw a vertical line at each time, with its words above it."""
-        for one in happenings:
-            colour = BAD if one.is_fault else FAINT
-            place = self.upright(one.seconds, (colour, "2 3"), 1.5 if one.is_fault else 0.8)
+        for happening in happenings:
+            colour, ink, wide = (BAD, BAD, 1.5) if happening.is_fault else (FAINT, INK, 0.8)
+            place = self.upright(happening.seconds, (colour, "2 3"), wide)
             if with_words:
                 anchor: Anchor = "end" if place > self.left + self._size[0] / 2 else "start"
                 turned = 35 if anchor == "end" else -35
-                ink = colour if one.is_fault else INK
                 where = (place, self.top - 0.08)
-                self._canvas.text(where, one.says, colour=ink, anchor=anchor, turned=turned)
-
-
-def _share(value: float, ends: Place) -> float:
-    return (value - ends[0]) / (ends[1] - ends[0] or 1.0)
+                self._canvas.text(where, happening.says, colour=ink, anchor=anchor, turned=turned)
 
 
 def _above(happenings: Iterable[Happening]) -> float:
     """Return the height in inches of the words of happenings above the axes."""
-    return 0.3 + 0.6 * LETTER * max((len(one.says) for one in happenings), default=0)
+    return 0.3 + 0.6 * LETTER * max((len(happening.says) for happening in happenings), default=0)
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[Tick]:
@@ -147,19 +143,19 @@ def scaling_picture(
 
     If there are many series, only the first ones have a colour. `ideal`: with the line of ideal speedup.
     """
-    counts = sorted({point.x for one in series for point in one.points})
+    counts = sorted({point.x for curve in series for point in curve.points})
     if not counts:
         return None
     drawn = [
-        one._replace(points=tuple(point._replace(x=math.log2(point.x)) for point in one.points))
-        for one in series
+        curve._replace(points=tuple(point._replace(x=math.log2(point.x)) for point in curve.points))
+        for curve in series
     ]
-    equal = [(math.log2(one), one) for one in counts if ideal and len(counts) > 1]
-    xs = [(math.log2(one), f"{one:g}") for one in counts]
+    equal = [(math.log2(count), count) for count in counts if ideal and len(counts) > 1]
+    xs = [(math.log2(count), f"{count:g}") for count in counts]
     canvas = _lines(_PLOT, unit, drawn, xs, devices, (xs[0][0] - 0.1, xs[-1][0] + 0.1), equal=equal)
     last = (
-        f"{short(one.label)} {number(one.points[-1].value)} at {one.points[-1].x:g}"
-        for one in series[:MAX_NAMED]
+        f"{short(curve.label)} {number(curve.points[-1].value)} at {curve.points[-1].x:g}"
+        for curve in series[:MAX_NAMED]
     )
     more = f", and {len(drawn) - MAX_NAMED} more" if len(drawn) > MAX_NAMED else ""
     return canvas.picture(name, title, f"{unit} by number of {devices}: {'; '.join(last)}{more}.")
@@ -182,22 +178,22 @@ def _lines(
     """
     looks = [_look(at) if at < MAX_NAMED else (LINE, None) for at in range(len(series))]
     legend: Legend = []
-    for one, look in zip(series[:MAX_NAMED], looks, strict=False):
-        first, *more = wrap(short(one.label), _NAME) or [""]
+    for curve, look in zip(series[:MAX_NAMED], looks, strict=False):
+        first, *more = wrap(short(curve.label), _NAME) or [""]
         legend += [(first, look), *((words, None) for words in more)]
     legend += [(f"{len(series) - MAX_NAMED} more", (LINE, None))] if len(series) > MAX_NAMED else []
     legend += [("ideal", _DOTTED)] if equal else []
     above, below = _above(happenings), 0.55 + len(legend) * _ROW
     canvas = Canvas(wide, above + _HIGH + below)
-    values = [point.high or point.value for one in series for point in one.points]
+    values = [point.high or point.value for curve in series for point in curve.points]
     top = 1.05 * max(*values, *(y for _, y in equal), 1e-9)
     axes = _Axes(canvas, (_LEFT, above), (wide - _LEFT - 0.4, _HIGH), x_ends, (0.0, top))
     canvas.text((0.1, 0.1), unit)
     axes.grid(xs, _ticks(0.0, top), x_unit)
     axes.curve(equal, _DOTTED, 1.0)
-    for one, look in reversed([*zip(series, looks, strict=True)]):
-        axes.curve([(point.x, point.value) for point in sorted(one.points)], look)
-        for point in one.points:
+    for curve, look in reversed([*zip(series, looks, strict=True)]):
+        axes.curve([(point.x, point.value) for point in sorted(curve.points)], look)
+        for point in curve.points:
             canvas.dot(axes.at(point.x, point.value), look[0])
             if point.low is not None and point.high is not None:
                 axes.curve([(point.x, point.low), (point.x, point.high)], (look[0], None), 1.0)
@@ -253,7 +249,11 @@ def _in_words(run: OverTime, unit: str) -> str:
 
     words = [f"{math.ceil(run.duration_s)} s; median {unit} and range: {', '.join(map(ends, run.paces))}"]
     words += [f"{fact}: {', '.join(map(ends, curves))}" for fact, curves in run.facts.items()]
-    faults = [f"{one.says} after {one.seconds:.0f} s" for one in run.happenings if one.is_fault]
+    faults = [
+        f"{happening.says} after {happening.seconds:.0f} s"
+        for happening in run.happenings
+        if happening.is_fault
+    ]
     return "; ".join([*words, *faults]) + "."
 
 
@@ -264,7 +264,7 @@ def dated_picture(
 
     `x` of points and faults: seconds since the epoch.
     """
-    times = [point.x for one in series for point in one.points]
+    times = [point.x for curve in series for point in curve.points]
     if not times:
         return None
     first, last = min(times), max(times)
@@ -272,7 +272,7 @@ def dated_picture(
     dates = [first + place * (last - first) / _DATES for place in range(_DATES + 1)]
     xs = [(time, f"{datetime.fromtimestamp(time, UTC):{form}}") for time in dates]
     canvas = _lines(_PLOT + 2.5, unit, series, xs, "", (first, last), happenings=faults)
-    ends = (f"{short(one.label)} {number(one.points[-1].value)}" for one in series[:MAX_NAMED])
+    ends = (f"{short(curve.label)} {number(curve.points[-1].value)}" for curve in series[:MAX_NAMED])
     words = [f"{unit}, the last of each: {'; '.join(ends)}", *(fault.says for fault in faults)]
     return canvas.picture(name, title, f"{'. '.join(words)}.")
 

@@ -84,7 +84,7 @@ class Canvas:
         turned: float = 0.0,
     ) -> None:
         """Write text. `place`: its start, middle or end, at half height; `turned`: degrees, clockwise."""
-        x, y = (_px(one) for one in place)
+        x, y = (_px(inches) for inches in place)
         self._add("text", escape(short(words)), x=x, y=y, dy=".35em", font_size=_points(size), fill=colour,
                   text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,
                   transform=f"rotate({turned:g} {x} {y})" if turned else None)  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.pairs import map_part
-from gputopo.report.document import Block, Bullets, Document, Picture, Section
+from gputopo.report.document import Block, Bullets, Picture, Section
 from gputopo.report.pictures.charts import (
     MAX_NAMED,
     ChartPoint,
@@ -15,41 +15,51 @@ from gputopo.report.pictures.charts import (
 )
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.report.runs.devices import device_table
-from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
 from gputopo.report.study_tables import devices_word
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from gputopo.values.run.over_time import OneRun
-from gputopo.values.study import ClockRow, PairRow, ScalingRow, Study
+from gputopo.values.study import ClockRow, PairRow, ScalingRow, Study, varying
 
-MAX_RUNS = 12  # runs with pictures: a page of 5 MB holds no more
+_MAX_CURVES = 64  # in one picture; the table has all
 
 
-def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, of: int) -> Document:
-    """Return the document of a study with pictures next to their tables, and the runs at its end.
+def with_pictures(
+    sections: Sequence[Section], study: Study, runs: Sequence[OneRun], *, of: int
+) -> list[Section]:
+    """Return the sections of a study with pictures next to their tables, and the runs at their end.
 
     `runs`: the runs that are shown; `of`: the total number of runs.
     """
-    drawn_of = {SCALING: _scaling(study), PAIRS: _pairs(study), CLOCKS: _clocks(study)}
-    sections = [
-        part._replace(blocks=(*drawn_of.get(part.title, ()), *part.blocks)) for part in document.sections
-    ]
+    drawn_of = {
+        "Scaling": _scaling(study),
+        "Pairs of GPUs": _pairs(study),
+        "Each GPU and its clock": _clocks(study),
+    }
+    sections = [part._replace(blocks=(*drawn_of.get(part.title, ()), *part.blocks)) for part in sections]
     machines: list[tuple[Machine, Sequence[Finding]]] = []
     for run in runs:
         if run.machine is not None and all(run.machine != machine for machine, _ in machines):
             machines.append((run.machine, run.findings))
-    drawn = [block for number, one in enumerate(machines, 1) for block in _machine(*one, number)]
+    drawn = [
+        block
+        for number, machine_and_findings in enumerate(machines, 1)
+        for block in _machine(*machine_and_findings, number)
+    ]
     if drawn:
         sections.insert(1, Section("Machine" if len(machines) == 1 else "Machines", tuple(drawn)))
     sections += [_run(run, number) for number, run in enumerate(runs, 1)]
     if of > len(runs):
         sections.append(Section("Other runs", (f"{of - len(runs)} runs have no pictures here.",)))
-    return document._replace(sections=tuple(sections))
+    return sections
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:
     """Return speedup and efficiency, in the same colours. The lowest and highest of many jobs come first."""
-    ordered = sorted(curves(study), key=lambda job: job[1].largest.speedup)
+    cells, scalings = study.figures.cells, study.figures.scalings[:_MAX_CURVES]
+    names = varying(cells[scaling.largest.cell] for scaling in scalings)
+    labelled = [(cells[scaling.largest.cell].of.job_words(names), scaling) for scaling in scalings]
+    ordered = sorted(labelled, key=lambda job: job[1].largest.speedup)
     half = MAX_NAMED // 2
     jobs = [*ordered[:half], *ordered[half:][-half:], *ordered[half:-half]]
 
@@ -59,14 +69,14 @@ def _scaling(study: Study) -> tuple[Picture, ...]:
             for label, scaling in jobs
         ]
 
-    devices = devices_word(study.figures.cells)
+    devices = devices_word(cells)
     title = f"Speedup over one {devices.removesuffix('s')}"
     speedups, efficiencies = series(lambda row: row.speedup), series(lambda row: row.efficiency_percent)
-    found = (
+    pictures = (
         scaling_picture("speedup", title, "speedup", speedups, devices=devices, ideal=True),
         scaling_picture("efficiency", "Efficiency", "efficiency, %", efficiencies, devices=devices),
     )
-    return tuple(picture for picture in found if picture is not None)
+    return tuple(picture for picture in pictures if picture is not None)
 
 
 def _point(row: ScalingRow, value: float) -> ChartPoint:

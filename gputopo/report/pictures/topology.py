@@ -45,7 +45,9 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     levels = max(node.level for node in nodes) + 1
     width = max(len(leaves), 3) * _LEAF + 2 * _MARGIN
     height = levels * _LEVEL + below + 2 * _MARGIN + 0.35
-    marked = _marked(findings)
+    serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
+    # A finding about a pair is listed for both GPUs.
+    marked = grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
     host = host_link_rates(machine.bandwidth.samples, "h2d", machine) if machine.bandwidth else {}
     canvas = Canvas(width, height)
     for node in nodes:
@@ -57,7 +59,11 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
         places = {node.gpu: node.x for node in nodes if node.gpu is not None}
         _nvlinks(canvas, places, nvlinks, machine, max(node.y for node in nodes) + _BOX_HEIGHT / 2)
     if host or pair_speeds(machine.bandwidth):
-        _legend(canvas)
+        canvas.text((_MARGIN, height - 0.15), "Rate, of the fastest of its kind:", 7.5)
+        for number, (share, colour) in enumerate(_RATE_COLOURS.items()):
+            x, y = _MARGIN + 2.1 + number * 0.85, height - 0.15
+            canvas.line([(x - 0.2, y), (x - 0.06, y)], (colour, None), 3)
+            canvas.text((x, y), f"from {share:.0%}" if share else "below", 7.5)
     return canvas.picture("topology", "Topology", _in_words(machine, marked, nvlinks))
 
 
@@ -98,7 +104,7 @@ def _nodes(branch: Branch, level: int) -> list[_Node]:
     lines = [*_folded(plain(branch.name)), *(short(link, _LETTERS) for link in links[:1])]
     below = [_nodes(child, level + 1) for child in branch.children]
     is_limited = any(text.startswith("<-") for text in details)
-    node = _Node(lines, branch.gpu, level, is_limited, [own[0] for own in below])
+    node = _Node(lines, branch.gpu, level, is_limited, [nodes[0] for nodes in below])
     return [node, *chain.from_iterable(below)]
 
 
@@ -112,10 +118,13 @@ def _by_hops(machine: Machine) -> list[Branch]:
     nodes = {gpu.index: gpu.numa_node for gpu in machine.gpus}
     for farthest, name in _NEAR:
         within = {
-            members: [branch for own, branch in groups.items() if own <= members]
+            members: [branch for inner, branch in groups.items() if inner <= members]
             for members in joined_by_hops(nodes, links, farthest)
         }
-        groups = {one: own[0] if len(own) == 1 else Branch(name, [], own) for one, own in within.items()}
+        groups = {
+            gpus: branches[0] if len(branches) == 1 else Branch(name, [], branches)
+            for gpus, branches in within.items()
+        }
     if any(link.hop is None for link in links.values()):
         return [Branch("Host, PCIe unknown", [], [*groups.values()])]
     tops = []
@@ -125,12 +134,6 @@ def _by_hops(machine: Machine) -> list[Branch]:
         name = f"NUMA {number}" if number is not None and number >= 0 else "CPU"
         tops.append(Branch(name, [], branch.children if branch.gpu is None and not branch.name else [branch]))
     return tops
-
-
-def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
-    """Return the warnings and errors by GPU; a finding about a pair is listed for both GPUs."""
-    serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
-    return grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
 
 
 def _connection(canvas: Canvas, node: _Node, child: _Node, host: Mapping[int, float]) -> None:
@@ -147,20 +150,20 @@ def _connection(canvas: Canvas, node: _Node, child: _Node, host: Mapping[int, fl
 
 
 def _box(canvas: Canvas, node: _Node, marked: Mapping[int, Sequence[Finding]], machine: Machine) -> None:
-    found = marked.get(node.gpu, ()) if node.gpu is not None else ()
+    findings = marked.get(node.gpu, ()) if node.gpu is not None else ()
     lost = any(gpu.index == node.gpu and gpu.lost for gpu in machine.gpus)
-    severity = "error" if lost or any(one.severity == "error" for one in found) else "warning"
-    colour = _SEVERITY_COLOURS[severity] if found or lost else LINE
+    severity = "error" if lost or any(finding.severity == "error" for finding in findings) else "warning"
+    colour = _SEVERITY_COLOURS[severity] if findings or lost else LINE
     half, top = (_LEAF - 0.15) / 2, node.y - _BOX_HEIGHT / 2
-    edge_wide = 2.5 if found or lost else 1.0
+    edge_wide = 2.5 if findings or lost else 1.0
     canvas.box((node.x - half, top), 2 * half, _BOX_HEIGHT, BOX, edge=colour, edge_wide=edge_wide)
     lines = [*node.lines, *(["LOST"] if lost else [])][:3]
     for number, text in enumerate(lines):
         height = node.y + (number - (len(lines) - 1) / 2) * 0.145
         is_name = number == 0 and node.gpu is not None
         canvas.text((node.x, height), text, 8.5 if is_name else 7.5, anchor="middle", bold=is_name)
-    if found:
-        mark = "!" if len(found) == 1 else f"! {len(found)}"
+    if findings:
+        mark = "!" if len(findings) == 1 else f"! {len(findings)}"
         canvas.text((node.x + half - 0.05, top + 0.1), mark, 8, colour, anchor="end", bold=True)
 
 
@@ -176,7 +179,7 @@ def _nvlinks(
     if not shown:
         return
     speeds = pair_speeds(machine.bandwidth)
-    fastest = max((one.gb_per_s for pair, one in speeds.items() if pair in shown), default=0.0)
+    fastest = max((speed.gb_per_s for pair, speed in speeds.items() if pair in shown), default=0.0)
     pairs = len(places) * (len(places) - 1) // 2
     if len(shown) > _MAX_ARCS or (len(shown) == pairs > 3 and len(set(shown.values())) == 1):
         counts = index_ranges(sorted(set(shown.values())))
@@ -202,15 +205,6 @@ def _nvlinks(
         canvas.text((middle, bottom + depth), f"{count}", 7.5, anchor="middle")
 
 
-def _legend(canvas: Canvas) -> None:
-    y = canvas.height - 0.15
-    canvas.text((_MARGIN, y), "Rate, of the fastest of its kind:", 7.5)
-    for number, (share, colour) in enumerate(_RATE_COLOURS.items()):
-        x = _MARGIN + 2.1 + number * 0.85
-        canvas.line([(x - 0.2, y), (x - 0.06, y)], (colour, None), 3)
-        canvas.text((x, y), f"from {share:.0%}" if share else "below", 7.5)
-
-
 def _rate_colour(share: float) -> str:
     return next(colour for least, colour in _RATE_COLOURS.items() if share >= least)
 
@@ -226,7 +220,8 @@ def _in_words(
     if nvlinks:
         words.append(f"NVLinks between {len(nvlinks)} pairs")
     words += [
-        f"GPU {gpu}: {', '.join(sorted({one.id for one in found}))}" for gpu, found in sorted(marked.items())
+        f"GPU {gpu}: {', '.join(sorted({finding.id for finding in findings}))}"
+        for gpu, findings in sorted(marked.items())
     ]
     return ". ".join(words) + "."
 

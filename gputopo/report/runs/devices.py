@@ -7,6 +7,7 @@ from gputopo.report import units
 from gputopo.report.document import Table
 from gputopo.report.layout import ANOMALY_STYLE, Column
 from gputopo.report.runs.state import share_cores
+from gputopo.report.units import UNKNOWN, clock, gpu_name, pcie_link, three_figures
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import GpuReading
@@ -17,14 +18,14 @@ _NAME_WIDTH = 12  # of a GPU's name; longer names fold
 
 
 def _number(value: float | None) -> str:
-    return units.UNKNOWN if value is None else f"{value:.0f}"
+    return UNKNOWN if value is None else f"{value:.0f}"
 
 
 # Columns with what a GPU reported, by head.
 HARDWARE: Mapping[str, Callable[[DeviceResult | GpuReading], str]] = {
-    "core MHz\n(% max)": lambda row: units.clock(row.graphics_mhz, row.graphics_percent),
-    "mem. MHz\n(% max)": lambda row: units.clock(row.memory_mhz, row.memory_percent),
-    "PCIe": lambda row: units.pcie_link(row.pcie_gen, row.pcie_width) or units.UNKNOWN,
+    "core MHz\n(% max)": lambda row: clock(row.graphics_mhz, row.graphics_percent),
+    "mem. MHz\n(% max)": lambda row: clock(row.memory_mhz, row.memory_percent),
+    "PCIe": lambda row: pcie_link(row.pcie_gen, row.pcie_width) or UNKNOWN,
     "C": lambda row: _number(row.temperature_c),
     "W": lambda row: _number(row.power_w),
 }
@@ -56,13 +57,13 @@ def device_table(result: Result) -> Table:
     if len({row.batch_size for row in rows}) > 1:
         numbers["batch"] = lambda row: str(row.batch_size)
     if any(row.alone_images_per_sec is not None for row in rows):
-        numbers["images/sec\nalone"] = lambda row: units.images_per_sec(row.alone_images_per_sec)
+        numbers["images/sec\nalone"] = lambda row: three_figures(row.alone_images_per_sec)
     numbers |= {
-        "images\n/sec": lambda row: units.images_per_sec(row.images_per_sec),
+        "images\n/sec": lambda row: three_figures(row.images_per_sec),
         "% of\nbest": lambda row: units.percent(row.percent_of_best),
-        f"{waits}\nms": lambda row: units.milliseconds(row.weights_ms),
-        f"{computes}\nms": lambda row: units.milliseconds(row.compute_ms),
-        "other\nms": lambda row: units.milliseconds(row.other_ms),
+        f"{waits}\nms": lambda row: three_figures(row.weights_ms),
+        f"{computes}\nms": lambda row: three_figures(row.compute_ms),
+        "other\nms": lambda row: three_figures(row.other_ms),
     }
     columns += right_columns(rows, styles, numbers)
     columns.append(left("link", (row.device.hop_to_variables or "own copy" for row in rows)))
@@ -83,15 +84,17 @@ def _drills_of(row: DeviceResult, result: Result) -> str:
     """Return the faults that were injected into a device, such as "slow-gpu 0.85"."""
     by_tower = result.backend == "cpu" or row.device.gpu is None or row.device.host is not None
     number = row.device.tower if by_tower else row.device.gpu
-    own = (one for one in drills_of(result.spec) if one.device == number)
-    return ", ".join(f"{one.fault} {'' if one.factor is None else f'{one.factor:g}'}".rstrip() for one in own)
+    drills = (drill for drill in drills_of(result.spec) if drill.device == number)
+    return ", ".join(
+        f"{drill.fault} {'' if drill.factor is None else f'{drill.factor:g}'}".rstrip() for drill in drills
+    )
 
 
 def _verdict(row: DeviceResult) -> str:
     """Return "! slow 15 %", "even < 0.8 %", "not slower", or "at most 9.9 %"."""
     verdict = row.verdict
     if verdict is None:
-        return units.UNKNOWN
+        return UNKNOWN
     if is_ahead(verdict):
         return "not slower"
     return verdict_words(verdict.word, verdict.percent_under, verdict.percent_under_high) or "not compared"
@@ -122,8 +125,8 @@ def _cause(row: DeviceResult) -> str:
 
 
 def _name(row: DeviceResult) -> str:
-    name = units.gpu_name(row.device.gpu_name)
+    name = gpu_name(row.device.gpu_name)
     # Only a CPU device that represents a GPU needs the index: a GPU has it in the first column.
     is_named = row.device.gpu is None or row.device.host is not None or not row.device.is_cpu
     index = "" if is_named else str(row.device.gpu)
-    return " ".join(part for part in (index, name) if part) or units.UNKNOWN
+    return " ".join(part for part in (index, name) if part) or UNKNOWN

@@ -1,16 +1,16 @@
 """The figures of a whole run for users: speed, steps, times, placement, written files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import evaluated_words, steps_words
+from gputopo.report.units import counted, loss, percent, seconds, size, three_figures
 from gputopo.values.grouping import grouped
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import SAMPLED_FACTS, place_name
 from gputopo.values.run.program import OWN_TRAINER
-from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
+from gputopo.values.run.result import AgainstPrediction, Exchanged, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
@@ -51,16 +51,16 @@ def _speed(result: Result) -> Iterator[RunFact]:
     else:
         yield RunFact(
             f"{result.unit}/sec",
-            f"{units.images_per_sec(speed.mean)} ± {units.images_per_sec(speed.margin)} "
-            f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
-            f"by wall time {units.images_per_sec(speed.total)}",
+            f"{three_figures(speed.mean)} ± {three_figures(speed.margin)} "
+            f"(jitter {three_figures(speed.jitter)}), median {three_figures(speed.median)}, "
+            f"by wall time {three_figures(speed.total)}",
         )
     if result.prediction is not None:
         yield from _prediction(result.prediction)
     batches = [row.batch_size for row in result.devices]
     if batches and all(batches):
         each = as_typed(plain(batches))
-        devices = units.counted(len(batches), "device")
+        devices = counted(len(batches), "device")
         where = f"on {devices}, in order" if len(set(batches)) > 1 else f"on each of {devices}"
         yield RunFact("batch", f"{sum(batches)} images: {each} {where}")
     if result.exchange is not None:
@@ -72,16 +72,16 @@ def _speed(result: Result) -> Iterator[RunFact]:
 
 def _exchange(exchanged: Exchanged) -> Iterator[RunFact]:
     """Yield the share of the gradient exchange between hosts in a step, and each host's times."""
-    ms = units.milliseconds
     if exchanged.ms is not None:
-        share = f"{ms(exchanged.ms)} ms ({units.percent(exchanged.percent)}%) of a step"
+        share = f"{three_figures(exchanged.ms)} ms ({percent(exchanged.percent)}%) of a step"
         yield RunFact(
             "exchange", f"{share} after the last device has computed, until all hosts have the sums"
         )
     parts = [
-        f"{one.host or f'rank {one.rank}'} {ms(one.sends_ms)} / {ms(one.receives_ms)}"
-        for one in exchanged.hosts
-        if one.sends_ms is not None or one.receives_ms is not None
+        f"{host.host or f'rank {host.rank}'} {three_figures(host.sends_ms)} / "
+        f"{three_figures(host.receives_ms)}"
+        for host in exchanged.hosts
+        if host.sends_ms is not None or host.receives_ms is not None
     ]
     if parts:
         yield RunFact("", f"ms until gradients are sent / received: {', '.join(parts)}")
@@ -95,29 +95,24 @@ def _missing(result: Result) -> Iterator[RunFact]:
         for why, fields in grouped((why, field) for field, why in row.missing.items()).items()
     )
     gpus = grouped(((why, tuple(names)), row) for row, why, names in reasons)
-    for (why, fields), rows in gpus.items():
-        of = "" if len(rows) == len(result.devices) else f" of {_gpu_names(rows)}"
-        yield RunFact("not known", f"{', '.join(fields)}{of}: {why}")
-
-
-def _gpu_names(rows: Sequence[DeviceResult]) -> str:
-    """Return "GPU 1, 3"; with several hosts, "n2 GPU 1, n2 GPU 3"."""
-    if any(row.device.host is not None for row in rows):
-        return ", ".join(row.device.short_name for row in rows)
-    return f"GPU {', '.join(str(row.device.gpu) for row in rows)}"
+    for (why, facts), rows in gpus.items():
+        if len(rows) == len(result.devices):
+            of = ""
+        elif any(row.device.host is not None for row in rows):
+            of = f" of {', '.join(row.device.short_name for row in rows)}"
+        else:
+            of = f" of GPU {', '.join(str(row.device.gpu) for row in rows)}"
+        yield RunFact("not known", f"{', '.join(facts)}{of}: {why}")
 
 
 def _prediction(prediction: AgainstPrediction) -> Iterator[RunFact]:
-    speed, low, high = map(
-        units.images_per_sec,
-        (prediction.images_per_sec, prediction.images_per_sec_low, prediction.images_per_sec_high),
-    )
+    speed = three_figures(prediction.images_per_sec)
+    low, high = three_figures(prediction.images_per_sec_low), three_figures(prediction.images_per_sec_high)
     style = "yellow" if prediction.verdict in ("slower", "faster") else ""
     yield RunFact("predicted", f"{speed} ({low} to {high}); {prediction.says}", style)
     if prediction.parts:
-        ms = units.milliseconds
         parts = (
-            f"{_PARTS[name]} {ms(part.predicted)} / {ms(part.measured)}"
+            f"{_PARTS[name]} {three_figures(part.predicted)} / {three_figures(part.measured)}"
             for name, part in prediction.parts.items()
         )
         yield RunFact("", f"ms of a step, predicted / measured: {', '.join(parts)}")
@@ -157,17 +152,22 @@ def _value(value: Any) -> str:
 
 
 def _training(result: Result) -> Iterator[RunFact]:
-    warmup = units.counted(result.warmup_steps, "step")
-    took = "" if result.warmup_s is None else f" in {units.seconds(result.warmup_s)}"
+    warmup = counted(result.warmup_steps, "step")
+    took = "" if result.warmup_s is None else f" in {seconds(result.warmup_s)}"
     yield RunFact(
         "steps", f"{result.steps} counted, {result.images} images, after a warm-up of {warmup}{took}"
     )
-    yield from _steady(result)
+    if result.steady_steps is None:
+        yield RunFact("steady", result.steady)
+    elif slower_steps := result.steady_steps - result.warmup_steps:
+        took = seconds((result.steady_s or 0.0) - (result.warmup_s or 0.0))
+        steps = "step was" if slower_steps == 1 else f"{slower_steps} steps were"
+        yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed excludes them")
     if result.parameters:
         yield RunFact("parameters", f"{result.parameters:,}")
     # An evaluation has a loss and an accuracy over all its examples instead.
     if result.steps and result.ran.get("task") != "input" and not result.evaluations:
-        yield RunFact("loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}")
+        yield RunFact("loss", f"{loss(result.first_loss)} → {loss(result.last_loss)}")
     if result.last_top1 is not None and not result.evaluations:
         top5 = "" if result.last_top5 is None else f", top-5 {100 * result.last_top5:.1f}%"
         yield RunFact("accuracy", f"top-1 {100 * result.last_top1:.1f}%{top5} of the last step's examples")
@@ -180,16 +180,6 @@ def _training(result: Result) -> Iterator[RunFact]:
         yield RunFact("evaluation", evaluated_words(evaluated))
 
 
-def _steady(result: Result) -> Iterator[RunFact]:
-    """Yield a slower first part that is excluded from the speed, or why the run was not steady."""
-    if result.steady_steps is None:
-        yield RunFact("steady", result.steady)
-    elif slower_steps := result.steady_steps - result.warmup_steps:
-        took = units.seconds((result.steady_s or 0.0) - (result.warmup_s or 0.0))
-        steps = "step was" if slower_steps == 1 else f"{slower_steps} steps were"
-        yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed excludes them")
-
-
 def _times(result: Result) -> Iterator[RunFact]:
     spans = (
         ("import", result.import_s),
@@ -197,52 +187,55 @@ def _times(result: Result) -> Iterator[RunFact]:
         ("first step", result.first_step_s),
         ("whole run", result.wall_s),
     )
-    known = [f"{name} {units.seconds(span)}" for name, span in spans if span is not None]
+    known = [f"{name} {seconds(span)}" for name, span in spans if span is not None]
     if known:
         yield RunFact("time", ", ".join(known))
     if result.memory is not None:
-        devices = [
-            f"{units.size(count)} on {name}" for name, count in _by_place(result, result.memory.devices)
-        ]
-        yield RunFact(
-            "memory", ", ".join([f"peak {units.size(result.memory.host_bytes)} on the host", *devices])
-        )
+        on_devices = _sizes(result, result.memory.devices)
+        host = f"peak {size(result.memory.host_bytes)} on the host"
+        yield RunFact("memory", ", ".join(filter(None, (host, on_devices))))
 
 
 def _placement(result: Result) -> Iterator[RunFact]:
     if result.variables_on:
-        sizes = (f"{units.size(count)} on {place}" for place, count in _by_place(result, result.variables_on))
-        yield RunFact("variables", ", ".join(sizes))
-    if (difference := result.replica_difference) is not None:
-        yield _copies(difference, result.spec.get("variable_update"))
+        yield RunFact("variables", _sizes(result, result.variables_on))
+    difference = result.replica_difference
+    if difference is None:
+        return
+    shown = f"they differ by {difference:.3g} at most"
+    if result.spec.get("variable_update") == "independent":
+        yield RunFact("copies", f"{shown}; each device trains its own copy, so they differ")
+    elif difference == REPLICAS_EQUAL:
+        yield RunFact("copies", "all equal, as required")
+    else:
+        yield RunFact("copies", f"{shown}, and must be equal: do not trust this training", ANOMALY_STYLE)
 
 
 def _ops(result: Result) -> Iterator[RunFact]:
-    if result.ops_on:
-        yield RunFact(
-            "ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result, result.ops_on))
-        )
+    counts = [f"{count} on {place}" for place, count in _by_place(result, result.ops_on or {})]
+    if counts:
+        yield RunFact("ops", ", ".join(counts))
     elif result.variables_on:
         yield RunFact("ops", "not checked: this TensorFlow does not report the graphs that it ran")
 
 
 def _files(result: Result) -> Iterator[RunFact]:
     if result.resumed is not None:
-        yield RunFact(
-            "resumed", f"after {units.counted(result.resumed.steps, 'step')}, {result.resumed.path}"
-        )
+        yield RunFact("resumed", f"after {counted(result.resumed.steps, 'step')}, {result.resumed.path}")
     if result.checkpoints:
         last = result.checkpoints[-1]
-        count = units.counted(len(result.checkpoints), "checkpoint")
-        yield RunFact(
-            "checkpoints", f"{count}, the last after {units.counted(last.steps, 'step')}: {last.path}"
-        )
+        count = counted(len(result.checkpoints), "checkpoint")
+        yield RunFact("checkpoints", f"{count}, the last after {counted(last.steps, 'step')}: {last.path}")
     for exported in result.exports:
         yield RunFact("export", f"{exported.path} ({', '.join(exported.formats)})")
     for traced in result.traces:
-        took = f"{units.milliseconds(1000 * traced.seconds)} ms"
+        took = f"{three_figures(1000 * traced.seconds)} ms"
         took = took if len(traced.steps) == 1 else f"{took} together"
         yield RunFact("trace", f"{steps_words(traced.steps)}, {took}: {traced.path}")
+
+
+def _sizes(result: Result, bytes_on: dict[str, int]) -> str:
+    return ", ".join(f"{size(count)} on {place}" for place, count in _by_place(result, bytes_on))
 
 
 def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:
@@ -250,12 +243,3 @@ def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:
     places = sorted(counts.items(), key=lambda item: (len(item[0]), item[0]))  # /GPU:2 before /GPU:10
     devices = [row.device for row in result.devices]
     return [(place_name(place, devices), count) for place, count in places]
-
-
-def _copies(difference: float, mode: object) -> RunFact:
-    shown = f"they differ by {difference:.3g} at most"
-    if mode == "independent":
-        return RunFact("copies", f"{shown}; each device trains its own copy, so they differ")
-    if difference == REPLICAS_EQUAL:
-        return RunFact("copies", "all equal, as required")
-    return RunFact("copies", f"{shown}, and must be equal: do not trust this training", ANOMALY_STYLE)

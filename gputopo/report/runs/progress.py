@@ -14,9 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import NOT_RELIABLE, RunState, news
+from gputopo.report.stderr import drop_unwritten, redirect_to_null
+from gputopo.report.units import seconds
 from gputopo.values.run.events import Event, RunStarted
 
 _GAP = "  "
@@ -32,7 +33,7 @@ class Display:
         state, width = self._state, options.max_width
         if state.busy is not None and state.running.steps:
             yield _cut(Text(f"{NOT_RELIABLE}: {state.busy}", ANOMALY_STYLE))
-        now = _joined(units.seconds(state.phase_s), state.speed_words())
+        now = "".join(f"{_GAP}{words}" for words in (seconds(state.phase_s), state.speed_words()) if words)
         yield _cut(Text.assemble((state.phase, "bold"), now))
         if verdict := state.verdict_words():
             yield _cut(Text(f"verdict: {verdict}", ANOMALY_STYLE if state.is_slow else ""))
@@ -53,28 +54,18 @@ class Display:
         bars.add_row(Text("steps"), steps, Text(state.steps_words()))
         for device, pace in paces:
             bar = ProgressBar(total=1.0, completed=pace, width=bar_width)
-            share = f"{100 * pace:.0f}%" + (" of the best" if width >= 100 else "")
-            bars.add_row(Text(device.label), bar, Text(_fitting([share, *state.sensors(device)], room)))
+            words = f"{100 * pace:.0f}%" + (" of the best" if width >= 100 else "")
+            for fact in state.sensors(device):  # as many as fit, the most important ones first
+                if len(words) + len(_GAP) + len(fact) > room:
+                    break
+                words += _GAP + fact
+            bars.add_row(Text(device.label), bar, Text(words))
         yield bars
 
 
 def _cut(text: Text) -> Text:
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
-
-
-def _joined(*parts: str) -> str:
-    return "".join(_GAP + part for part in parts if part)
-
-
-def _fitting(facts: list[str], room: int) -> str:
-    """Return as many of the facts as fit, the first ones first."""
-    line = facts[0]
-    for fact in facts[1:]:
-        if len(line) + len(_GAP) + len(fact) > room:
-            break
-        line += _GAP + fact
-    return line
 
 
 REDRAW_S = 0.25
@@ -119,9 +110,7 @@ class Progress:
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._live.__enter__()
-            self._drawing = threading.Thread(
-                target=self._draw, args=(self._live,), name="display", daemon=True
-            )
+            self._drawing = threading.Thread(target=self._keep_drawing, name="display", daemon=True)
             self._drawing.start()
         return self
 
@@ -137,17 +126,32 @@ class Progress:
             self._live.__exit__(kind, error, trace)
             self._live = None
 
-    def _draw(self, live: Live) -> None:
+    def _keep_drawing(self) -> None:
         """Draw until the end, in a thread. Stops if the terminal is gone."""
         with contextlib.suppress(OSError):
             while not self._over.wait(REDRAW_S):
-                with self._lock:
-                    live.refresh()
+                self.draw()
+
+    def draw(self) -> None:
+        """Draw the display, if there is one."""
+        with self._lock:
+            if self._live is not None:
+                self._live.refresh()
 
     def event(self, event: Event) -> None:
-        """Add an event of the run and show the change. Fast, because another thread draws."""
-        with self._lock:
-            self._add(event)
+        """Add an event of the run and show the change. Fast, because another thread draws.
+
+        If writing fails (a full disk, a lost terminal), progress goes to /dev/null from then on. Raises
+        BrokenPipeError if the reader has closed the pipe, which ends the command.
+        """
+        try:
+            with self._lock:
+                self._add(event)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            drop_unwritten(sys.stderr, error)
+            redirect_to_null(sys.stderr)
 
     def _add(self, event: Event) -> None:
         self._state.add(event)

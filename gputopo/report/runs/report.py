@@ -1,6 +1,7 @@
 """The report of a run for users: the device table, the figures of the whole run, the verdict."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import starmap
 
 from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, of_sections
@@ -8,6 +9,7 @@ from gputopo.report.layout import ANOMALY_STYLE, Span
 from gputopo.report.runs.devices import device_table, is_ahead
 from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, not_reliable, share_cores
+from gputopo.report.units import counted, three_figures
 from gputopo.values.grouping import grouped
 from gputopo.values.run.events import NETWORK, Device, place_name
 from gputopo.values.run.program import PROGRAM
@@ -22,7 +24,6 @@ from gputopo.values.run.verdict import (
     SLOW,
     SLOW_PERCENT,
     SOUND,
-    Hardware,
     Verdict,
 )
 from gputopo.values.words import at_most, percent, speed
@@ -41,46 +42,49 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
 
     `verbose`: with all figures, else without the details. The report says what was not measured.
     """
-    failure = [Styled(text, "") for text in failure_lines(result)]
-    says = [Styled(*one) for one in verdict_lines(result, verbose=verbose)]
-    found: list[RunFact] = []
-    shown = False
-    for one in run_facts(result):
-        shown = verbose or bool(one.style) or (one.name in _SHOWN if one.name else shown)
-        found += [one] if shown else []
-    facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
+    answer = [*_headline(result), *_unstyled(failure_lines(result))]
+    facts: list[RunFact] = []
+    is_shown = False
+    for fact in run_facts(result):
+        is_shown = verbose or bool(fact.style) or (fact.name in _SHOWN if fact.name else is_shown)
+        facts += [fact] if is_shown else []
+    rows = Rows(tuple((fact.name, fact.text) for fact in facts), tuple(fact.style for fact in facts))
     return of_sections(
         [
-            ("", [*_headline(result), *failure]),
-            ("", [*says, *(Styled(text, "") for text in result.says)]),
+            ("", answer),
+            ("", [*starmap(Styled, _verdict_lines(result, verbose=verbose)), *_unstyled(result.says)]),
             ("", [device_table(result)] if result.devices else []),
-            ("", [facts] if found else []),
-            ("", [Styled(f"Next: {text}", "") for text in _next_step(result)]),
+            ("", [rows] if facts else []),
+            ("", _unstyled(f"Next: {text}" for text in _next_step(result))),
         ]
     )
 
 
+def _unstyled(lines: Iterable[str]) -> list[Styled]:
+    return [Styled(line, "") for line in lines]
+
+
 def _headline(result: Result) -> list[Styled]:
     """Return the speed and what ran. If the host was busy or the run failed, this comes first."""
-    speed = speed_words(result)
+    speed = _speed_words(result)
     if speed is None:
         none = "" if result.failure else "No speed, because no step was counted: "
-        return [Styled(f"{none}{title(result)}", "bold")]
+        return [Styled(f"{none}{_title(result)}", "bold")]
     if _busy(result):
-        doubt, ran = Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")
+        doubt, ran = Styled(f"{speed}.", ANOMALY_STYLE), Styled(_title(result), "bold")
         return [ran, doubt] if result.failure else [doubt, ran]
-    return [Styled(f"{speed}: {title(result)}", "bold")]
+    return [Styled(f"{speed}: {_title(result)}", "bold")]
 
 
-def speed_words(result: Result) -> str | None:
+def _speed_words(result: Result) -> str | None:
     """Return "38.3 images/sec ± 0.40", or why the speed is not reliable; None if there is no speed."""
     speed = result.throughput
     if speed is None:
         return None
-    mean = f"{units.images_per_sec(speed.mean)} {result.unit}/sec"
+    mean = f"{three_figures(speed.mean)} {result.unit}/sec"
     if busy := _busy(result):
         return f"{mean}, {NOT_RELIABLE}: {busy}"
-    return f"{mean} \N{PLUS-MINUS SIGN} {units.images_per_sec(speed.margin)}"
+    return f"{mean} \N{PLUS-MINUS SIGN} {three_figures(speed.margin)}"
 
 
 def _busy(result: Result) -> str | None:
@@ -88,12 +92,12 @@ def _busy(result: Result) -> str | None:
     return None if result.host_load is None else result.host_load.busy
 
 
-def title(result: Result, *, ended: bool = True) -> str:
+def _title(result: Result, *, ended: bool = True) -> str:
     """Return in one line what ran and on what. `ended`: also how it ended."""
     spec = result.spec
     devices = [row.device for row in result.devices]
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(result.backend, "device")
-    parts = [f"{spec.get('model', 'a model')} on {units.counted(len(devices), kind)}"]
+    parts = [f"{spec.get('model', 'a model')} on {counted(len(devices), kind)}"]
     if len(hosts := {device.rank for device in devices}) > 1:
         parts[0] += f" of {len(hosts)} hosts"
     if does := _OTHER_TASKS.get(str(spec.get("task"))):
@@ -101,24 +105,22 @@ def title(result: Result, *, ended: bool = True) -> str:
     elif spec.get("strategy"):
         parts.append(f"strategy {spec['strategy']}")
     elif mode := spec.get("variable_update"):
-        place = _place(str(spec["ps_device"]), devices) if spec.get("ps_device") else None
-        parts.append(str(mode) if place is None else f"{mode}, variables on {place}")
+        parts.append(str(mode))
+        if place := spec.get("ps_device"):
+            # TensorFlow numbers devices differently than users.
+            on_host = "the CPU" if place == "/CPU:0" else place_name(str(place), devices)
+            names = {device.device: device.short_name for device in devices}
+            parts.append(f"variables on {names.get(str(place), on_host)}")
     if result.drills:
         parts.append(f"DRILL {' '.join(result.drills)}")
     if result.rehearsal_of:
         parts.append(f"rehearsal of {result.rehearsal_of}")
     if ended and result.status != "complete":
-        parts.append(f"{result.status} after {units.counted(result.steps, 'step')}")
+        parts.append(f"{result.status} after {counted(result.steps, 'step')}")
     return ", ".join(parts)
 
 
-def _place(name: str, devices: Sequence[Device]) -> str:
-    """Return the user's name of the device that holds variables; TensorFlow numbers devices differently."""
-    on_host = "the CPU" if name == "/CPU:0" else place_name(name, devices)
-    return next((device.short_name for device in devices if device.device == name), on_host)
-
-
-def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
+def _verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
     """Return which devices are slow and what they cost, and which bounds hold for the others."""
     lines = [(f"! {says}", ANOMALY_STYLE) for says in _slow_says(result)]
     slow = grouped(
@@ -139,7 +141,7 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
     whole = result.run_verdict
     # Without a figure, it was not compared with anything.
     if whole is not None and (verbose or whole.percent_under is not None):
-        lines.append(run_verdict_line(whole))
+        lines.append(_run_verdict_line(whole))
     if all(row.verdict is None for row in result.devices):
         lines.append((f"Slow devices: the check was {result.anomaly_check}.", "yellow"))
     return lines
@@ -156,15 +158,15 @@ def _change_lines(result: Result) -> list[Span]:
     if change is None or _busy(result):
         return []
     verdicts = (result.run_verdict, *(row.verdict for row in result.devices))
-    if any(one is not None and one.word == SLOW and one.from_step is not None for one in verdicts):
+    if any(verdict and verdict.word == SLOW and verdict.from_step is not None for verdict in verdicts):
         return []
-    speeds = f"from {units.images_per_sec(change.before)} to {units.images_per_sec(change.after)} images/sec"
+    speeds = f"from {three_figures(change.before)} to {three_figures(change.after)} images/sec"
     verb, how = ("Slowed", "slower") if change.after < change.before else ("Sped up", "faster")
     share = percent(100 * abs(1 - change.after / change.before))
     return [(f"{verb} {speeds} after step {change.after_step:,} ({share}% {how}).", "yellow")]
 
 
-def run_verdict_line(verdict: Verdict) -> Span:
+def _run_verdict_line(verdict: Verdict) -> Span:
     """Return the verdict on all devices together."""
     style = {SLOW: ANOMALY_STYLE, CANNOT_TELL: "yellow"}.get(verdict.word, "")
     return (f"{'! ' if verdict.word == SLOW else ''}{verdict.says}.", style)
@@ -176,12 +178,16 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
     `others`: there are slow devices.
     """
     known = [(row.device, row.verdict) for row in result.devices if row.verdict is not None]
-    compared = [one for one in known if one[1].word != SLOW and one[1].resolution_percent is not None]
+    compared = [
+        (device, verdict)
+        for device, verdict in known
+        if verdict.word != SLOW and verdict.resolution_percent is not None
+    ]
     lines: list[Span] = []
     if compared:
-        open_ones = any(verdict.word == CANNOT_TELL for _, verdict in compared)
+        undecided = any(verdict.word == CANNOT_TELL for _, verdict in compared)
         others = others or len(compared) < len(known)
-        lines.append((_excluded(result, compared, others=others), "yellow" if open_ones else ""))
+        lines.append((_excluded(result, compared, others=others), "yellow" if undecided else ""))
     lines += [
         (f"{verdict.says}.", "yellow")
         for _, verdict in compared
@@ -197,46 +203,45 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
     return lines
 
 
-def _at_most_slower(of: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
+def _at_most_slower(judged: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
     """Return the bound by which these devices can be slower. `others`: there are other devices."""
-    names = _names([device for device, _ in of])
-    bounds = [one.percent_under_high for _, one in of if one.percent_under_high is not None]
+    highs = [verdict.percent_under_high for _, verdict in judged]
+    bounds = [high for high in highs if high is not None]
+    is_single = len(judged) == 1
     if not bounds:
-        return (
-            f"{names} {'was' if len(of) == 1 else 'were'} not compared"
-            if others
-            else "No device was compared"
-        )
+        verb = "was" if is_single else "were"
+        return f"{_names(judged)} {verb} not compared" if others else "No device was compared"
     bound = f"{at_most(max(*bounds, 0.1))}% slower than its peers ({100 * CONFIDENCE:g}% confidence)"
     if not others:
         return f"No device is more than {bound}"
-    return f"{names}: {'at most' if len(of) == 1 else 'each at most'} {bound}"
+    return f"{_names(judged)}: {'at most' if is_single else 'each at most'} {bound}"
 
 
-def _names(devices: Sequence[Device]) -> str:
-    if len(devices) > MAX_NAMES:
-        return f"{len(devices)} devices"
-    return ", ".join(device.short_name for device in devices)
+def _names(judged: Sequence[tuple[Device, Verdict]]) -> str:
+    names = [device.short_name for device, _ in judged]
+    return ", ".join(names) if len(names) <= MAX_NAMES else f"{len(names)} devices"
 
 
 def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
     """Return by how much these devices can be slower; if that is much, also which run would exclude 5 %."""
     if others and all(is_ahead(verdict) for _, verdict in compared):
-        return f"{_names([device for device, _ in compared])}: not slower than the others."
-    looking = [
-        f"{device.short_name} was {percent(under)}% slower than its peers in these steps, which is not "
-        "significant. "
-        for device, verdict in compared
-        if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
-    ]
-    excluded = f"{''.join(looking)}{_at_most_slower(compared, others=others)}."
-    if max(verdict.percent_under_high or 0.0 for _, verdict in compared) <= EVEN_PERCENT:
+        return f"{_names(compared)}: not slower than the others."
+    excluded = ""
+    for device, verdict in compared:
+        if (under := verdict.percent_under or 0.0) > SLOW_PERCENT:
+            excluded += f"{device.short_name} was {percent(under)}% slower than its peers in these steps, "
+            excluded += "which is not significant. "
+    excluded += f"{_at_most_slower(compared, others=others)}."
+    verdicts = [verdict for _, verdict in compared]
+    if max(verdict.percent_under_high or 0.0 for verdict in verdicts) <= EVEN_PERCENT:
         return excluded
-    more = [verdict.more_steps for _, verdict in compared if verdict.more_steps is not None]
+    more = [verdict.more_steps for verdict in verdicts if verdict.more_steps is not None]
     if not more:
-        short = next((one.why for _, one in compared if one.why is not None), None)
-        return excluded if short is None else f"{excluded} {short[0].upper()}{short[1:]}."
-    steps = _two_figures(result.steps + max(more))
+        why = next((verdict.why for verdict in verdicts if verdict.why is not None), "")
+        return f"{excluded} {why[0].upper()}{why[1:]}." if why else excluded
+    steps = result.steps + max(more)
+    scale: int = 10 ** max(0, len(str(steps)) - 2)
+    steps = -(-steps // scale) * scale  # two figures, because it is an estimate
     seconds = steps * (result.counted_s or 0.0) / max(result.steps, 1)
     if seconds > MAX_MORE_S:
         return excluded
@@ -245,22 +250,15 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     return f"{excluded} To detect a slowdown of {EVEN_PERCENT:g}%: {what}, about {took}."
 
 
-def _two_figures(count: int) -> int:
-    """Round up to two figures, because it is an estimate."""
-    scale: int = 10 ** max(0, len(str(count)) - 2)
-    return -(-count // scale) * scale
-
-
 def failure_lines(result: Result) -> list[str]:
     """Return why a run did not complete, what to do, and the worker's last lines; empty if it completed."""
     failure = result.failure
     if failure is None:
         return []
     ended = "Interrupted" if result.status == "interrupted" else "Failed"
-    lines = [f"{ended}: {failure.cause}", f"What to do: {failure.remedy}"]
-    if failure.last_lines:
-        lines += ["The last lines of the worker:", *(f"  {one.expandtabs()}" for one in failure.last_lines)]
-    return lines
+    last = [f"  {line.expandtabs()}" for line in failure.last_lines]
+    title = ["The last lines of the worker:"] if last else []
+    return [f"{ended}: {failure.cause}", f"What to do: {failure.remedy}", *title, *last]
 
 
 def _next_step(result: Result) -> Iterator[str]:
@@ -278,14 +276,17 @@ def _next_step(result: Result) -> Iterator[str]:
 
 def repeats_document(repeats: Repeats) -> Document:
     """Return the report of repeated runs: what ran, how each repeat ended, mean and spread."""
-    first = repeats.runs[:1]
-    says = [Styled(said, "") for run in first for said in run.says]
-    busy = [found for run in repeats.runs if (found := _busy(run))]
+    busy = [why for run in repeats.runs if (why := _busy(run))]
     doubts = [Styled(not_reliable(busy, len(repeats.runs), "repeat"), ANOMALY_STYLE)] if busy else []
+    what_ran = [
+        line
+        for run in repeats.runs[:1]
+        for line in (Styled(_title(run, ended=False), "bold"), *_unstyled(run.says))
+    ]
     return of_sections(
         [
             ("", doubts),
-            ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
+            ("", what_ran),
             ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
             ("", [Styled(_together(repeats), "bold")]),
         ]
@@ -299,19 +300,19 @@ def _repeat(number: int, run: Result) -> Styled:
     speed = run.throughput
     if speed is None:
         return Styled(f"repeat {number}  not measured: no step after the warm-up", "")
-    text = f"repeat {number}  {speed_words(run)}, median {units.images_per_sec(speed.median)}"
+    text = f"repeat {number}  {_speed_words(run)}, median {three_figures(speed.median)}"
     marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
     return Styled(text + marked, ANOMALY_STYLE if marked else "")
 
 
 def _together(repeats: Repeats) -> str:
-    found = repeats.images_per_sec
-    if found is None:
+    speed = repeats.images_per_sec
+    if speed is None:
         return f"None of {repeats.asked} repeats gave a speed."
-    spread = "" if found.deviation is None else f" ± {units.images_per_sec(found.deviation)}"
+    spread = "" if speed.deviation is None else f" ± {three_figures(speed.deviation)}"
     return (
-        f"{units.images_per_sec(found.mean)} images/sec{spread} over {found.of} of {repeats.asked} repeats, "
-        f"from {units.images_per_sec(found.lowest)} to {units.images_per_sec(found.highest)}"
+        f"{three_figures(speed.mean)} images/sec{spread} over {speed.of} of {repeats.asked} repeats, "
+        f"from {three_figures(speed.lowest)} to {three_figures(speed.highest)}"
     )
 
 
@@ -322,13 +323,13 @@ def program_lines(result: Result) -> Iterator[str]:
     """
     speed = result.throughput
     if speed is not None:
-        first = units.counted(result.warmup_steps, "step")
-        middle, steps = units.images_per_sec(speed.median), units.counted(result.steps, "step")
-        yield f"{speed_words(result)}, median {middle}, over {steps} after {first} of warm-up"
+        first = counted(result.warmup_steps, "step")
+        middle, steps = three_figures(speed.median), counted(result.steps, "step")
+        yield f"{_speed_words(result)}, median {middle}, over {steps} after {first} of warm-up"
     if any(row.images_per_sec is not None for row in result.devices):
-        yield from (text for text, _ in verdict_lines(result))
+        yield from (text for text, _ in _verdict_lines(result))
     elif result.run_verdict is not None:
-        yield run_verdict_line(result.run_verdict)[0]
+        yield _run_verdict_line(result.run_verdict)[0]
     if result.placed is not None and result.placed.word == OUTSIDE:
         yield f"! {result.placed.says}"
     hardware = result.hardware
@@ -337,10 +338,6 @@ def program_lines(result: Result) -> Iterator[str]:
     for fault in hardware.faults:
         yield fault.says if fault.severity == "info" else f"! {fault.says}"
     if hardware.word == SOUND:
-        yield f"hardware: {hardware.says}{_not_checked(hardware)}"
-
-
-def _not_checked(hardware: Hardware) -> str:
-    """Return which checks were not run, with the reasons. With one GPU there are no peers to compare."""
-    whys = "; ".join(f"{name} ({why})" for name, why in hardware.not_checked.items())
-    return f"; not checked: {whys}" if whys else ""
+        # With one GPU there are no peers to compare.
+        whys = "; ".join(f"{name} ({why})" for name, why in hardware.not_checked.items())
+        yield f"hardware: {hardware.says}{f'; not checked: {whys}' if whys else ''}"

@@ -1,12 +1,12 @@
 """The devices of a screen as a table, the sentences about each, and the runs of several devices."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
-from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
+from gputopo.report.layout import ANOMALY_STYLE, Column, plain
 from gputopo.report.runs.devices import HARDWARE, right_columns, verdict_words
 from gputopo.report.runs.state import not_reliable
+from gputopo.report.units import UNKNOWN, counted, gpu_name, percent, three_figures
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import EVEN
@@ -16,81 +16,68 @@ from gputopo.values.words import at_most
 def screen_document(screen: Screen) -> Document:
     """Return the whole report."""
     noun = "GPU" if screen.backend == "gpu" else "CPU"
-    named = {row.number for row in screen.devices if row.is_outlier}
-    styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in screen.devices)
-    names = [f"{row.number} {units.gpu_name(row.name)}".strip() for row in screen.devices]
-    heads = Column(noun, tuple(names), styles=styles)
-    says = [
-        Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
-        for row, style in zip(screen.devices, styles, strict=True)
-        if row.number in named or row.word != EVEN
-    ]
-    last: list[Block] = [] if screen.last is None else [*_since_last(screen, screen.last, noun)]
-    incomplete: list[Block] = [] if screen.complete else ["Incomplete: some runs were skipped."]
-    return of_sections(
-        [
-            (
-                "",
-                [
-                    *_busy(screen),
-                    Styled(_headline(screen, noun), "bold"),
-                    *says,
-                    *(Styled(text, "") for text in screen.says),
-                ],
-            ),
-            ("", [Table(heads, tuple((column,) for column in _columns(screen, styles)))]),
-            ("", _several(screen, noun)),
-            ("", [*last, *incomplete]),
-        ]
-    )
-
-
-def _busy(screen: Screen) -> list[Styled]:
-    """Return that the speeds are not reliable, if the host was busy in some of the runs."""
     busy = [run.busy for run in screen.runs if run.busy is not None]
-    return [Styled(not_reliable(busy, len(screen.runs), "run"), ANOMALY_STYLE)] if busy else []
+    answer = [Styled(not_reliable(busy, len(screen.runs), "run"), ANOMALY_STYLE)] if busy else []
+    answer.append(Styled(_headline(screen, noun), "bold"))
+    answer += [
+        Styled(f"{row.says[0].upper()}{row.says[1:]}.", _style(row))
+        for row in screen.devices
+        if row.is_outlier or row.word != EVEN
+    ]
+    answer += [Styled(text, "") for text in screen.says]
+    end: list[Block] = [*_since_last(screen, noun)]
+    end += [] if screen.complete else ["Incomplete: some runs were skipped."]
+    return of_sections([("", answer), ("", [_table(screen, noun)]), ("", _several(screen, noun)), ("", end)])
+
+
+def _style(row: ScreenDevice) -> str:
+    return ANOMALY_STYLE if row.is_outlier else ""
 
 
 def _headline(screen: Screen, noun: str) -> str:
     """Return which devices are slow, or for which ones this is excluded, and what ran."""
-    ran = (
-        f"{screen.model}, batch {batch_words(screen.batch_size)}, {units.counted(len(screen.devices), noun)}"
-    )
-    if slow := [row for row in screen.devices if row.is_outlier]:
-        return f"Slow: {run_words('', [row.number for row in slow], noun)} ({ran})."
-    open_ones = [row.number for row in screen.devices if row.word != EVEN]
+    ran = f"{screen.model}, batch {batch_words(screen.batch_size)}, {counted(len(screen.devices), noun)}"
+    if slow := [row.number for row in screen.devices if row.is_outlier]:
+        return f"Slow: {_devices_words(slow, noun)} ({ran})."
+    undecided = [row.number for row in screen.devices if row.word != EVEN]
     even = [row.number for row in screen.devices if row.word == EVEN]
-    highs = [row.under.high for row in screen.devices if row.under is not None and row.under.high is not None]
     if not even and not any(row.under for row in screen.devices):
-        runs = units.counted(len(screen.runs), "run")
-        early = "" if screen.complete else f"the screen ended after {runs}, "
+        early = "" if screen.complete else f"the screen ended after {counted(len(screen.runs), 'run')}, "
         return f"Not decided: {early}no {noun} was compared with another ({ran})."
-    if open_ones:
-        are = f"{run_words('', even, noun)} {'is' if len(even) == 1 else 'are'} not slow; " if even else ""
-        words = f"{are}not decided for {run_words('', open_ones, noun)} ({ran})."
-        return words[0].upper() + words[1:]
+    if undecided:
+        start = "Not"
+        if even:
+            start = f"{_devices_words(even, noun)} {'is' if len(even) == 1 else 'are'} not slow; not"
+        return f"{start} decided for {_devices_words(undecided, noun)} ({ran})."
+    highs = [row.under.high for row in screen.devices if row.under is not None and row.under.high is not None]
     excluded = f"; a difference above {at_most(max(*highs, 0.1))}% is ruled out" if highs else ""
     return f"No slow {noun}{excluded} ({ran})."
 
 
-def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
+def _devices_words(numbers: Sequence[int], noun: str) -> str:
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _run_words(run: ScreenRun, noun: str) -> str:
     """Return `GPU 1 alone`, `GPUs 0, 1`."""
-    listed = f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-    return f"{listed} alone" if kind == "alone" else listed
+    words = _devices_words([device.number for device in run.devices], noun)
+    return f"{words} alone" if run.kind == "alone" else words
 
 
-def run_line(run: ScreenRun, noun: str) -> str:
+def screen_run_line(run: ScreenRun, noun: str) -> str:
     """Return the line for a run that ended: `screen round 1: GPU 1 alone, ...: 512 images/sec`."""
-    speed = f"{units.images_per_sec(run.images_per_sec or 0.0)} images/sec"
+    speed = f"{three_figures(run.images_per_sec or 0.0)} images/sec"
     outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
-    which = run_words(run.kind, [one.number for one in run.devices], noun)
-    return f"screen round {run.round}: {which}, {run.mode}: {outcome}"
+    return f"screen round {run.round}: {_run_words(run, noun)}, {run.mode}: {outcome}"
 
 
-def _since_last(screen: Screen, folder: str, noun: str) -> Iterator[Styled]:
+def _since_last(screen: Screen, noun: str) -> Iterator[Styled]:
+    """Yield what changed since the previous screen of this machine, if there was one."""
+    if screen.last is None:
+        return
     changed = [row for row in screen.devices if row.changes]
     nothing = "" if changed else f"; no {noun} changed"
-    yield Styled(f"Compared with the screen in {folder}{nothing}.", "")
+    yield Styled(f"Compared with the screen in {screen.last}{nothing}.", "")
     for row in changed:
         yield Styled(f"{noun} {row.number}: {'; '.join(row.changes)}.", "")
 
@@ -99,57 +86,57 @@ def _several(screen: Screen, noun: str) -> list[Block]:
     """Return a row for each run with several devices."""
     rows = [
         (
-            run_words(run.kind, [device.number for device in run.devices], noun),
+            _run_words(run, noun),
             run.mode,
-            units.images_per_sec(run.images_per_sec),
+            three_figures(run.images_per_sec),
             f"failed: {run.failure}" if run.failure else "",
         )
         for run in screen.runs
         if run.kind != "alone"
     ]
-    sides: tuple[Side, ...] = ("left", "left", "right", "left")
-    return [Table.of(("Run", "mode", "images/sec", ""), rows, sides)] if rows else []
+    heads = ("Run", "mode", "images/sec", "")
+    return [Table.of(heads, rows, words=("Run", "mode", ""))] if rows else []
 
 
-def _columns(screen: Screen, styles: tuple[str, ...]) -> list[Column]:
+_SPEEDS: Mapping[str, Callable[[ScreenDevice], str]] = {
+    "alone\nimages/s": lambda row: three_figures(row.alone),
+    "% of\nbest": lambda row: percent(row.percent_of_best),
+    "at once\nimages/s": lambda row: three_figures(row.at_once),
+    "together\nimages/s": lambda row: three_figures(row.together),
+}
+
+
+def _table(screen: Screen, noun: str) -> Table:
     rows = screen.devices
-    speeds: dict[str, Callable[[ScreenDevice], str]] = {
-        "alone\nimages/s": lambda row: units.images_per_sec(row.alone),
-        "% of\nbest": lambda row: units.percent(row.percent_of_best),
-        "at once\nimages/s": lambda row: units.images_per_sec(row.at_once),
-        "together\nimages/s": lambda row: units.images_per_sec(row.together),
-    }
-    columns = right_columns(rows, styles, speeds)
+    styles = tuple(map(_style, rows))
+    names = tuple(f"{row.number} {gpu_name(row.name)}".strip() for row in rows)
+    columns = right_columns(rows, styles, _SPEEDS)
     if screen.backend == "gpu":
         columns += right_columns([row.reading for row in rows], styles, HARDWARE)
-    columns.append(Column("verdict", tuple(map(_verdict, rows)), "left", styles=styles))
+    verdicts = []
+    for row in rows:
+        under = row.under or Under(percent=0.0)
+        verdicts.append(verdict_words(row.word, under.percent, under.high) or row.word)
+    columns.append(Column("verdict", tuple(verdicts), styles=styles))
     if any(row.explained_percent is not None for row in rows):
-        causes = {"explained\n%": _explained, "unexplained\n%": _unexplained}
-        columns += right_columns(rows, styles, causes)
-    return columns
-
-
-def _verdict(row: ScreenDevice) -> str:
-    """Return `! slow 15%`, `even < 1.2%`, `at most 9.9%`, or, after one round, `cannot tell`."""
-    under = row.under or Under(percent=0.0)
-    return verdict_words(row.word, under.percent, under.high) or row.word
+        columns += right_columns(rows, styles, {"explained\n%": _explained, "unexplained\n%": _unexplained})
+    return Table(Column(noun, names, styles=styles), tuple((column,) for column in columns))
 
 
 def _explained(row: ScreenDevice) -> str:
     """Return `4.9`, or `0 to 4.9` if only an upper bound on the causes is known."""
     if row.causes is None or row.explained_percent is None:
-        return units.UNKNOWN
-    return _range(sum(one.percent_low for one in row.causes.found), row.explained_percent)
+        return UNKNOWN
+    return _range(sum(cause.percent_low for cause in row.causes.found), row.explained_percent)
 
 
 def _unexplained(row: ScreenDevice) -> str:
     """Return `10`, or `10 to 15` if the causes may explain less."""
     if row.causes is None or row.explained_percent is None or row.unexplained_percent is None:
-        return units.UNKNOWN
-    less = row.explained_percent - sum(one.percent_low for one in row.causes.found)
+        return UNKNOWN
+    less = row.explained_percent - sum(cause.percent_low for cause in row.causes.found)
     return _range(row.unexplained_percent, row.unexplained_percent + less)
 
 
 def _range(low: float, high: float) -> str:
-    ends = [f"{value:.2g}" for value in (low, high)]
-    return " to ".join(dict.fromkeys(ends))
+    return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (low, high)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from gputopo.reference import clock_event_words, decode_clock_events
 from gputopo.report import units
+from gputopo.report.units import counted, pcie_link, three_figures
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
@@ -71,7 +72,7 @@ class RunState:
         self._phase_began = clock()
         self._counting_began = 0.0
         self._last_step: int | None = None  # global step, if the run counts global steps
-        self._devices: tuple[Device, ...] = ()
+        self.devices: tuple[Device, ...] = ()
         self._spec: dict[str, Any] = {}
         self._line_s: float | None = None  # when the last line for a step was returned
         self._step: Step | None = None
@@ -86,7 +87,7 @@ class RunState:
         self.running.add(event)
         match event:
             case RunStarted():
-                self._devices, self._spec = event.devices, event.spec
+                self.devices, self._spec = event.devices, event.spec
                 self._hosts = HostLoads()
             case Restarted():
                 self._enter(STARTING)
@@ -104,9 +105,9 @@ class RunState:
                 self._take_step(event)
             case Sample():
                 self._hosts.add(event)
-                for one in event.gpus:
-                    place = event.rank, one.gpu
-                    self._gpus[place] = one if one.silent else one.with_earlier(self._gpus.get(place))
+                for gpu in event.gpus:
+                    place = event.rank, gpu.gpu
+                    self._gpus[place] = gpu if gpu.silent else gpu.with_earlier(self._gpus.get(place))
             case Judged():
                 self._judged = event
             case PhaseBegun() if event.phase in SLOW_PHASES:
@@ -118,42 +119,39 @@ class RunState:
 
     def paces(self) -> list[tuple[Device, float]]:
         """Return each device's pace in the latest counted steps, as a fraction of the best one's."""
-        busy = {tower: median(times) for tower, times in self._busy_s.items()}
-        usable = {tower: seconds for tower, seconds in busy.items() if seconds > 0}
-        if not usable:
-            return []
-        best = min(usable.values())
-        return [(device, best / usable[device.tower]) for device in self._devices if device.tower in usable]
+        busy_s = {tower: s for tower, times in self._busy_s.items() if (s := median(times)) > 0}
+        best = min(busy_s.values(), default=0.0)
+        return [(device, best / busy_s[device.tower]) for device in self.devices if device.tower in busy_s]
 
     def verdict_words(self) -> str:
         """Return the verdict so far, from the latest steps; empty before steps are counted."""
-        if self.phase != TRAINING or len(self._devices) < 2 or self._spec.get("task") == "input":
+        if self.phase != TRAINING or len(self.devices) < 2 or self._spec.get("task") == "input":
             return ""
         devices = () if self._judged is None else self._judged.devices
-        slow = list(_slow_words(self._devices, [one for one in devices if one.word == SLOW]))
+        slow = list(_slow_words(self.devices, [device for device in devices if device.word == SLOW]))
         if self._judged is not None and self._judged.run is not None:
             slow.append("all devices slower than before")
         if slow:
             return ", ".join(slow)
-        if share_cores(self._devices):
+        if share_cores(self.devices):
             return NOT_JUDGED
         if (looks := self._looks_slow()) is not None:
             return looks
         if self._judged is None:
             return "too few steps for a verdict"
-        known = [one.percent for one in devices if one.percent is not None]
+        known = [device.percent for device in devices if device.percent is not None]
         if len(known) < len(devices) or max(known) > MAX_SEEN:
             return "no slow device so far"
         return f"no slow device above {at_most(max(known))}%"
 
     def _looks_slow(self) -> str | None:
         """Return by how much the slowest device seems to be too slow; None if it is not much."""
-        found = self.paces()
-        if not found or len({device.gpu_name for device in self._devices}) > 1:
+        paces = self.paces()
+        if not paces or len({device.gpu_name for device in self.devices}) > 1:
             return None
         if isinstance(self._spec.get("batch_size"), list):
             return None  # a device with a larger batch may take longer
-        device, pace = min(found, key=lambda one: one[1])
+        device, pace = min(paces, key=lambda entry: entry[1])
         under = 100 * (1 - pace)
         if under <= EVEN_PERCENT:
             return None
@@ -162,13 +160,8 @@ class RunState:
     @property
     def busy(self) -> str | None:
         """Return what other programs do to the host that makes the speed unreliable; None if nothing."""
-        loads = self._hosts.summaries(self._devices).values()
-        return next((one.busy for one in loads if one.busy is not None), None)
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """The devices of the run."""
-        return self._devices
+        loads = self._hosts.summaries(self.devices).values()
+        return next((load.busy for load in loads if load.busy is not None), None)
 
     @property
     def is_slow(self) -> bool:
@@ -191,7 +184,7 @@ class RunState:
             ),
             ("{} C", last.temperature_c),
             ("{:.0f} W", last.power_w),
-            ("PCIe {}", units.pcie_link(last.pcie_gen, last.pcie_width)),
+            ("PCIe {}", pcie_link(last.pcie_gen, last.pcie_width)),
         )
         return [pattern.format(value) for pattern, value in facts if pattern and value is not None]
 
@@ -215,13 +208,13 @@ class RunState:
             case PlacementChecked():
                 return [f"first step done ({units.seconds(event.first_step_s)})", WARMING_UP]
             case WarmupDone():
-                steps = units.counted(event.steps, "step")
+                steps = counted(event.steps, "step")
                 return [f"warm-up done ({steps}, {units.seconds(event.seconds)})", TRAINING]
             case Step() if not event.warmup and self._is_due(event.step, display_every):
-                speed = f"{units.images_per_sec(self.running.mean)} images/sec"
+                speed = f"{three_figures(self.running.mean)} images/sec"
                 doubt = "" if self.busy is None else f", {NOT_RELIABLE}: {self.busy}"
                 return [f"step {event.step}: {speed}{self._loss(event)}{self._left()}{doubt}"]
-        line = news(event, self._devices)
+        line = news(event, self.devices)
         return [] if line is None else [line]
 
     def _is_due(self, number: int, display_every: int | None) -> bool:
@@ -238,12 +231,9 @@ class RunState:
         left = self.left_s()
         if left is None or left < MIN_LEFT_S:
             return ""
-        return f", {'at most ' if self._ends_early else ''}{units.seconds(left)} left"
-
-    @property
-    def _ends_early(self) -> bool:
-        """Whether counting ends once the speed is known."""
-        return self._spec.get("num_batches") is None and self._spec.get("max_error") is not None
+        # Counting may end once the speed is known.
+        ends_early = self._spec.get("num_batches") is None and self._spec.get("max_error") is not None
+        return f", {'at most ' if ends_early else ''}{units.seconds(left)} left"
 
     def left_s(self) -> float | None:
         """Return the seconds until the last counted step, at the pace so far; None if unknown.
@@ -253,13 +243,12 @@ class RunState:
         done = 0 if self._step is None else self._step.step
         if self.phase != TRAINING or done < MIN_STEPS_FOR_AN_END:
             return None
-        took = self._clock() - self._counting_began
-        spec, pace, left = self._spec, took / done, []
+        took, left = self._clock() - self._counting_began, []
         if (steps := self._steps_left(done)) is not None:
-            left.append(steps * pace)
-        budget_s: float | None = spec.get("time_budget_s")
-        if budget_s is not None and spec.get("num_batches") is None:
-            left.append(time_left_s(budget_s, spec.get("max_error"), done, took))
+            left.append(steps * (took / done))
+        budget_s: float | None = self._spec.get("time_budget_s")
+        if budget_s is not None and self._spec.get("num_batches") is None:
+            left.append(time_left_s(budget_s, self._spec.get("max_error"), done, took))
         return max(0.0, min(left)) if left else None
 
     def _steps_left(self, done: int) -> int | None:
@@ -313,14 +302,14 @@ class RunState:
         """Return the current and average speed, and the loss; empty before the first counted step."""
         if self.running.mean is None:
             return ""
-        now, mean = units.images_per_sec(self.running.now), units.images_per_sec(self.running.mean)
+        now, mean = three_figures(self.running.now), three_figures(self.running.mean)
         loss = "" if self._step is None else self._loss(self._step)
         return f"{now} images/sec now, {mean} on average{loss}"
 
 
 def not_reliable(busy: Sequence[str], of: int, noun: str) -> str:
     """Return that speeds are not reliable. `busy`: what kept the host busy in some of the `of` runs."""
-    count = f"{len(busy)} of {units.counted(of, noun)}"
+    count = f"{len(busy)} of {counted(of, noun)}"
     return f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}."
 
 
@@ -334,14 +323,14 @@ def share_cores(devices: Sequence[Device]) -> bool:
 def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator[str]:
     """Yield each slow device, or a host that is slow as a whole, with by how much and why."""
     names: dict[int, str | None] = {device.tower: device.short_name for device in devices}
-    whole = whole_hosts(devices, {one.tower: one.cause for one in slow})
-    for own in whole.values():
-        names |= dict.fromkeys((device.tower for device in own), None)
-        names[own[0].tower] = host_name(own)
-    for one in slow:
-        if (name := names.get(one.tower)) is not None:
-            by = "" if one.percent is None else f" by {percent(one.percent)}%"
-            yield f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
+    whole = whole_hosts(devices, {standing.tower: standing.cause for standing in slow})
+    for of_host in whole.values():
+        names |= dict.fromkeys((device.tower for device in of_host), None)
+        names[of_host[0].tower] = host_name(of_host)
+    for standing in slow:
+        if (name := names.get(standing.tower)) is not None:
+            by = "" if standing.percent is None else f" by {percent(standing.percent)}%"
+            yield f"{name} slow{by}" + ("" if standing.cause is None else f" ({standing.cause})")
 
 
 def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
@@ -361,15 +350,15 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
         case PhaseBegun(phase="batch search"):
             return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
         case Silent(rank=rank) if rank > 0:
-            host = next((one.host for one in devices if one.rank == rank), None)
+            host = next((device.host for device in devices if device.rank == rank), None)
             return f"for {event.seconds:.0f} s the process of {host or f'rank {rank}'} {event.process}"
         case Silent():
             return f"no progress for {event.seconds:.0f} s ({event.during}): the worker {event.process}"
         case Resumed():
-            return f"resumed after {units.counted(event.steps, 'step')}: {event.path}"
+            return f"resumed after {counted(event.steps, 'step')}: {event.path}"
         case CheckpointSaved():
             size, took = units.size(event.bytes), units.seconds(event.seconds)
-            return f"checkpoint after {units.counted(event.steps, 'step')}: {event.path} ({size}, {took})"
+            return f"checkpoint after {counted(event.steps, 'step')}: {event.path} ({size}, {took})"
         case Evaluated():
             return evaluated_words(event)
         case Exported():
@@ -377,7 +366,7 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
         case Traced():
             return f"traced {steps_words(event.steps)}: {event.path}"
         case LossNotFinite():
-            names = {one.tower: one.short_name for one in devices}
+            names = {device.tower: device.short_name for device in devices}
             towers = ", ".join(names.get(tower, f"device {tower}") for tower in event.towers)
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
             return f"the loss is {event.value} {since} ({towers})"
@@ -394,7 +383,7 @@ def steps_words(numbers: Sequence[int]) -> str:
 def evaluated_words(event: Evaluated) -> str:
     """Write the quality of a model: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
     top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f}%"
-    after = "" if event.steps is None else f" after {units.counted(event.steps, 'step')}"
+    after = "" if event.steps is None else f" after {counted(event.steps, 'step')}"
     return (
         f"top-1 {100 * event.top1:.2f}%{top5}, loss {units.loss(event.loss)}, "
         f"{event.examples} examples ({event.data}){after}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.report import units
+from gputopo.report.units import counted
 from gputopo.values.run.batches import batch_words, plain, stored_batches
 from gputopo.values.run.events import (
     Evaluated,
@@ -24,7 +24,7 @@ from gputopo.values.run.events import (
 from gputopo.values.run.speed import RunningThroughput
 from gputopo.workload import require_workload, workload_names
 
-DISPLAY_EVERY = 10  # the default of its --display_every
+_DISPLAY_EVERY = 10  # the default of its --display_every
 RULE = "-" * 64
 # The epochs are those of ImageNet's training set (ILSVRC 2012); the synthetic data has its shape.
 IMAGES_PER_EPOCH = 1_281_167
@@ -35,12 +35,13 @@ _MODES = {"train": "training", "forward": "forward only", "eval": "evaluation", 
 class TfCnnLog:
     """Turns the events of one run into log lines, one event at a time.
 
-    The first counted step and every `display_every`-th step have a line. A run that did not complete has a
-    line with its status instead of `total images/sec:`, which a script would read as a result.
+    The first counted step and every `display_every`-th step (None: its default) have a line. A run that did
+    not complete has a line with its status instead of `total images/sec:`, which a script would read as a
+    result.
     """
 
-    def __init__(self, display_every: int = DISPLAY_EVERY) -> None:
-        self._display_every = display_every
+    def __init__(self, display_every: int | None = None) -> None:
+        self._display_every = display_every or _DISPLAY_EVERY
         self._running = RunningThroughput()
         self._started: RunStarted | None = None
         self._header_shown = False
@@ -95,13 +96,13 @@ class TfCnnLog:
         total = self._running.total
         if event.status == "complete" and total is not None:
             return [RULE, f"total images/sec: {total:.2f}", RULE]
-        return [RULE, f"{event.status} after {units.counted(self._running.steps, 'step')}", RULE]
+        return [RULE, f"{event.status} after {counted(self._running.steps, 'step')}", RULE]
 
 
 def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     spec: dict[str, Any] = started.spec if started else {}
     several, made = started.devices if started else (), _part(spec, "data").get("folder") is None
-    devices = [one.device.lower() if one.host is None else one.label for one in several]
+    devices = [device.device.lower() if device.host is None else device.label for device in several]
     known = {**(started.versions if started else {}), **versions}
     fields = [
         ("TensorFlow:", ".".join(known.get("tensorflow", "unknown").split(".")[:2])),

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from gputopo.captures import reading
 from gputopo.captures.smi import nvlink
 from gputopo.findings import find
-from gputopo.report.document import document_text
-from gputopo.report.findings import verdict
-from gputopo.report.machine.inspection import inspection_document
+from gputopo.report import document_text, inspection_document
 from gputopo.values.errors import InputError
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Machine
 from tests import there
 from tests.captures import samples
+from tests.report.shown import answer_of
 
 REFUSED = "Unable to retrieve NVLink information as all links are inactive"
 
@@ -59,7 +58,7 @@ def test_a_gpu_that_does_not_answer_is_lost_and_named_by_what_its_line_shows() -
         )
         (found,) = [one for one in find(machine) if one.severity != "info"]
         assert found.id == "gpu.lost"
-        assert f"1 fine, {named} is lost" in verdict(machine, [found])
+        assert f"1 fine, {named} is lost" in answer_of(machine, found)
 
 
 def test_errors_of_nvlink_5_that_were_not_corrected_are_found_and_the_rest_is_known() -> None:

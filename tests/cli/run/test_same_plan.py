@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.report.plan import summary_lines
+from gputopo.report import plan_summary
 from gputopo.values import schema
 from gputopo.values.run.plan import Plan
 from tests.cli.conftest import ByName, Call
@@ -67,7 +67,7 @@ def test_the_plan_is_shown_in_two_lines_before_it_starts(
     plan = schema.decode(call("plan", *asked, "--json").out, Plan, origin="stdout")
     done = call("run", *asked)
     assert done.code == 0, done.err
-    lines = summary_lines(plan)
+    lines = plan_summary(plan)
     assert len(lines) == 2
     shown = " ".join((done.out + done.err).split())
     places = [shown.index(" ".join(line.split())) for line in lines]

@@ -12,8 +12,7 @@ import msgspec
 from gputopo.launch.supervise.record import Record
 from gputopo.probes import HostReader, RunWatch
 from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS
-from gputopo.report.document import document_text
-from gputopo.report.runs.report import run_document
+from gputopo.report import document_text, run_document
 from gputopo.values.run.events import (
     Event,
     HostLoad,

@@ -12,7 +12,7 @@ import pytest
 from gputopo.launch.jobs import run as runs
 from gputopo.launch.jobs.sweep import Pause, run_cells
 from gputopo.launch.jobs.trials import run_trial
-from gputopo.report.runs.sweep import sweep_document
+from gputopo.report import sweep_document
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 from gputopo.values.run.verdict import HostSummary

@@ -27,7 +27,7 @@ from gputopo.launch.user_program.recording import (
 )
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.probes import RunWatch, child
-from gputopo.report.runs.report import program_lines
+from gputopo.report import program_lines
 from gputopo.runs import summarise
 from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
 from gputopo.values.run.program import ProgramSpec

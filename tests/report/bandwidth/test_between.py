@@ -5,17 +5,19 @@ from random import Random
 
 from msgspec.structs import replace
 
-from gputopo.report.bandwidth.between import collective_parts, network_parts
-from gputopo.report.document import Document, Section, document_text
+from gputopo.report import bandwidth_document
+from gputopo.report.document import Section
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import HOSTS, End
+from gputopo.values.machine import Machine
 from tests import there
 from tests.findings.measured.networks import machine, rates
-from tests.report.shown import table_of
+from tests.report.shown import section_text, sections_of, table_of
 
 
 def parts(samples: tuple[Sample, ...], source: str = "live") -> list[Section]:
-    return [part for part in network_parts(Bandwidth(source=source, samples=samples)) if part is not None]
+    document = bandwidth_document(Machine(source="test"), Bandwidth(source=source, samples=samples), ())
+    return [*sections_of(document, "Between hosts"), *sections_of(document, "From host")]
 
 
 def samples(hosts: int) -> tuple[Sample, ...]:
@@ -101,8 +103,9 @@ def timed(
 
 
 def shown(*samples: Sample) -> str:
-    parts = tuple(part for part in collective_parts(samples, whole=True) if part is not None)
-    return document_text(Document("", "", parts), 100) if parts else ""
+    bandwidth = Bandwidth(source="test", samples=samples)
+    document = bandwidth_document(Machine(source="test"), bandwidth, (), whole=True)
+    return section_text(document, "Collective") + section_text(document, "all-reduce", 100)
 
 
 def test_only_the_largest_sizes_of_a_sweep_are_shown() -> None:

@@ -1,9 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.report.bandwidth.change import change_document
-from gputopo.report.document import document_text
-from gputopo.report.markdown import document_markdown
+from gputopo.report import bandwidth_change_document, document_markdown, document_text
 from gputopo.values.difference import BandwidthDifference, Changed
 
 WORSE = Changed(
@@ -17,7 +15,7 @@ BETTER = msgspec.structs.replace(
 
 
 def shown(found: BandwidthDifference) -> str:
-    return " ".join(document_text(change_document(found, "2026-11-18"), 80).split())
+    return " ".join(document_text(bandwidth_change_document(found, "2026-11-18"), 80).split())
 
 
 def test_what_sank_and_what_rose_stand_apart_with_both_numbers_and_the_noise() -> None:
@@ -48,10 +46,15 @@ def test_what_fails_now_is_reported_and_long_lists_are_cut() -> None:
 @pytest.mark.parametrize("width", [40, 80])
 def test_it_fits_the_screen(width: int) -> None:
     found = BandwidthDifference(changes=(WORSE, BETTER), compared=2, gone=("a" * 20,))
-    assert max(len(row) for row in document_text(change_document(found, "2026"), width).splitlines()) <= width
+    assert (
+        max(len(row) for row in document_text(bandwidth_change_document(found, "2026"), width).splitlines())
+        <= width
+    )
 
 
 def test_markdown_has_the_same_as_lists() -> None:
-    text = document_markdown(change_document(BandwidthDifference(changes=(WORSE,), compared=2), "2026-11-18"))
+    text = document_markdown(
+        bandwidth_change_document(BandwidthDifference(changes=(WORSE,), compared=2), "2026-11-18")
+    )
     assert text.startswith("### Worse than on 2026-11-18\n\n- h2d host to gpu:1 (pinned): 6.10 GB/s")
     assert text.endswith("are not shown.\n")

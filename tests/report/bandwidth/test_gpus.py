@@ -4,15 +4,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.report.bandwidth.gpus import gpu_part
-from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.parts import bandwidth_document
-from gputopo.report.document import document_text
-from gputopo.report.markdown import document_markdown
+from gputopo.report import bandwidth_document, document_markdown, document_text
 from gputopo.values.bandwidth import Bandwidth, Conditions, Kind, Method, Run, Sample
 from gputopo.values.ends import End
 from tests.invented_bandwidths import machine_with
-from tests.report.shown import table_of
+from tests.report.shown import sections_of, table_of
 
 
 def host(kind: Kind, gpu: int, gb_per_s: float, **more: Any) -> Sample:
@@ -29,8 +25,9 @@ def host(kind: Kind, gpu: int, gb_per_s: float, **more: Any) -> Sample:
 
 def columns(*samples: Sample, gpus: int = 2) -> dict[str, tuple[str, ...]]:
     """Return the cells of each column by its head in one line."""
-    numbers = Numbers(machine_with(gpus), Bandwidth(source="test", samples=samples))
-    _, *found = table_of(gpu_part(numbers, whole=True)).columns
+    bandwidth = Bandwidth(source="test", samples=samples)
+    (part,) = sections_of(bandwidth_document(machine_with(gpus), bandwidth, (), whole=True), "GPUs, GB/s")
+    _, *found = table_of(part).columns
     return {one.head.replace("\n", " "): one.cells for one in found}
 
 

@@ -7,19 +7,26 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.cli.printing import for_this_stdout
-from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.pairs import SHADES, concurrent_part, map_part, range_part
+from gputopo.report import bandwidth_document
+from gputopo.report.bandwidth.pairs import SHADES
 from gputopo.report.document import Section, block_lines
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Method, Path, Sample
 from gputopo.values.ends import End
 from tests import there
 from tests.invented_bandwidths import machine_with, pair
-from tests.report.shown import cells_of, table_of
+from tests.report.shown import cells_of, sections_of, table_of
+
+
+def section_of(title: str, *samples: Sample, gpus: int = 4) -> Section | None:
+    """The section of the whole report whose title begins with these words."""
+    bandwidth = Bandwidth(source="test", samples=samples)
+    document = bandwidth_document(machine_with(gpus), bandwidth, (), whole=True)
+    return next(iter(sections_of(document, title)), None)
 
 
 def heat(*samples: Sample) -> Section | None:
-    return map_part(Numbers(machine_with(3), Bandwidth(source="test", samples=samples)))
+    return section_of("Links, GB/s", *samples, gpus=3)
 
 
 def cell(part: Section | None, source: str, destination: str) -> str:
@@ -89,16 +96,12 @@ def test_a_terminal_that_knows_ascii_only_gets_other_shades(monkeypatch: pytest.
     assert len(shades) == 3
 
 
-def numbers(*samples: Sample, gpus: int = 4) -> Numbers:
-    return Numbers(machine_with(gpus), Bandwidth(source="test", samples=samples))
-
-
 def rows(part: Section | None) -> dict[str, dict[str, str]]:
     return cells_of(table_of(part))
 
 
 def ranges(*samples: Sample) -> dict[str, dict[str, str]]:
-    return rows(range_part(numbers(*samples)))
+    return rows(section_of("Between GPUs, GB/s", *samples))
 
 
 def latency(us: float, method: Method | None, path: Path = "direct") -> Sample:
@@ -150,7 +153,7 @@ def fan(source: str, destination: str, speed: float, group: str, **more: Any) ->
 def test_one_to_all_and_all_to_one_have_a_row_for_each_gpu() -> None:
     samples = [fan("gpus", f"gpu:{gpu}", 400.0 + gpu, f"to {gpu}") for gpu in range(4)]
     samples += [fan("gpus", "gpu:1", 350.0, "kernels to 1", method="kernel_write")]
-    found = rows(concurrent_part(numbers(*samples)))
+    found = rows(section_of("Between GPUs at once", *samples))
     assert {name: row["sum of all"] for name, row in found.items()} == {
         "to 0": "400", "to 1": "401", "to 2": "402", "to 3": "403", "kernels to 1": "350",
     }  # fmt: skip
@@ -159,15 +162,15 @@ def test_one_to_all_and_all_to_one_have_a_row_for_each_gpu() -> None:
 def test_all_pairs_at_once_stand_beside_the_sum_of_each_alone() -> None:
     at_once = [fan(f"gpu:{a}", f"gpu:{b}", 5.0, "all pairs") for a, b in permutations(range(4), 2)]
     alone = [pair(a, b, 20.0) for a, b in permutations(range(4), 2)]
-    found = rows(concurrent_part(numbers(*at_once, *alone)))
+    found = rows(section_of("Between GPUs at once", *at_once, *alone))
     assert found["all pairs"]["sum of all"] == "60.0"
     assert found["all pairs"]["sum of each alone"] == "240"
 
 
 def test_one_pair_in_both_directions_is_no_set_of_copies() -> None:
     both = [fan("gpu:0", "gpu:1", 5.0, "both", with_reverse=True), fan("gpu:1", "gpu:0", 5.0, "both")]
-    assert concurrent_part(numbers(*both)) is None
-    assert concurrent_part(numbers(pair(0, 1, 5.0))) is None
+    assert section_of("Between GPUs at once", *both) is None
+    assert section_of("Between GPUs at once", pair(0, 1, 5.0)) is None
 
 
 def test_where_only_both_directions_at_once_were_measured_the_map_is_of_their_sums() -> None:
@@ -175,20 +178,20 @@ def test_where_only_both_directions_at_once_were_measured_the_map_is_of_their_su
         replace(pair(a, b, speed), kind="bidirectional", path="direct")
         for a, b, speed in ((0, 1, 48.5), (0, 3, 96.9), (1, 0, 48.0), (3, 0, 96.8))
     ]
-    part = there(map_part(numbers(*both)))
+    part = there(section_of("Links, GB/s", *both))
     assert "both directions at once, their sum" in part.title
     found = rows(part)
     assert "96.8" in found["GPU0"]["GPU3"]
     assert "96.8" in found["GPU3"]["GPU0"]
-    one_way = there(map_part(numbers(*both, pair(0, 1, 20.0), pair(1, 0, 20.0))))
+    one_way = there(section_of("Links, GB/s", *both, pair(0, 1, 20.0), pair(1, 0, 20.0)))
     assert "row to column" in one_way.title
 
 
 def test_a_map_of_kernel_copies_alone_is_named_so() -> None:
     kernel = [replace(pair(a, b, 150.0), method="kernel_read") for a, b in ((0, 1), (1, 0))]
-    part = there(map_part(numbers(*kernel)))
+    part = there(section_of("Links, GB/s", *kernel))
     assert "Between GPUs copied by kernels: the copy engine was not measured." in table_of(part).notes[0]
-    part = there(map_part(numbers(*kernel, pair(0, 1, 140.0), pair(1, 0, 140.0))))
+    part = there(section_of("Links, GB/s", *kernel, pair(0, 1, 140.0), pair(1, 0, 140.0)))
     assert not any("kernels" in note for note in table_of(part).notes)
 
 

@@ -9,9 +9,7 @@ from msgspec.structs import replace
 from gputopo.captures import reading
 from gputopo.cli.bandwidth import with_expected
 from gputopo.findings import fails, find_bandwidth
-from gputopo.report.bandwidth.parts import bandwidth_document
-from gputopo.report.document import document_text
-from gputopo.report.markdown import document_markdown
+from gputopo.report import bandwidth_document, document_markdown, document_text
 from gputopo.values.bandwidth import Kind, Sample
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.bandwidth.parts import bandwidth_document
-from gputopo.report.document import document_text
-from gputopo.report.markdown import document_markdown
+from gputopo.report import bandwidth_document, document_markdown, document_text
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding

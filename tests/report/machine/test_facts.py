@@ -3,9 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.report.document import document_text
+from gputopo.report import document_text, inspection_document
 from gputopo.report.machine.facts import grouped_missing, not_read, reason_for, reason_in_words
-from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Machine, NvLink
 

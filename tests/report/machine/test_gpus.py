@@ -1,14 +1,6 @@
 import pytest
 
-from gputopo.report.document import document_text
-from gputopo.report.layout import labelled, text_of
-from gputopo.report.machine.gpus import (
-    health_rows,
-    health_words,
-    link_is_slow_while_idle,
-    short_process_name,
-)
-from gputopo.report.machine.inspection import inspection_document
+from gputopo.report import document_text, inspection_document
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
     Bar1Mib,
@@ -27,6 +19,7 @@ from gputopo.values.machine import (
     UtilizationPercent,
 )
 from gputopo.values.subject import Subject
+from tests.report.shown import rows_of
 
 SLOW = Pcie(gen_now=1, gen_max=3, width_now=16, width_max=16)
 
@@ -41,8 +34,19 @@ def gpu(index: int = 0, pstate: str = "P0", mask: int = 0, load: int = 90, pcie:
     )
 
 
+def health(machine: Machine, *findings: Finding) -> list[tuple[str, str]]:
+    """The rows on the health of the GPUs."""
+    return rows_of(inspection_document(Inspection(machine=machine, findings=findings), "all"), "Health")
+
+
+def health_words(gpu: Gpu) -> list[str]:
+    """What is shown of the health of one GPU."""
+    joined = (Link(a=0, b=1, nvlinks=12),)  # the matrix shows NVLinks
+    return [words for _, words in health(Machine(source="x", gpus=(gpu,), links=joined))]
+
+
 @pytest.mark.parametrize(
-    ("one", "sleeps"),
+    ("gpu", "sleeps"),
     [
         (gpu(pstate="P8", load=0), True),
         (gpu(mask=1), True),
@@ -53,8 +57,9 @@ def gpu(index: int = 0, pstate: str = "P0", mask: int = 0, load: int = 90, pcie:
         (Gpu(index=0, pcie=SLOW), True),
     ],
 )
-def test_a_low_generation_counts_only_on_a_gpu_that_was_seen_under_load(one: Gpu, sleeps: bool) -> None:
-    assert link_is_slow_while_idle(one) is sleeps
+def test_a_low_generation_has_a_mark_on_a_gpu_that_was_not_seen_under_load(gpu: Gpu, sleeps: bool) -> None:
+    document = inspection_document(Inspection(machine=Machine(source="x", gpus=(gpu,))), "all")
+    assert ("*" in document_text(document)) is sleeps
 
 
 def test_the_table_marks_the_generation_of_the_idle_gpu_and_leaves_the_busy_one() -> None:
@@ -83,7 +88,7 @@ def test_the_table_marks_the_generation_of_the_idle_gpu_and_leaves_the_busy_one(
     ],
 )
 def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
-    said = list(health_words(gpu))
+    said = health_words(gpu)
     assert len(said) == 1
     assert words in said[0]
 
@@ -112,15 +117,14 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
     ],
 )
 def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) -> None:
-    assert list(health_words(gpu)) == []
-    assert health_rows(Machine(source="x", gpus=(gpu,))) == []
+    assert health(Machine(source="x", gpus=(gpu,))) == []
 
 
 def test_what_several_gpus_share_is_reported_once_and_not_what_a_finding_reports() -> None:
     replays = Pcie(replay_counter=90)
     gpus = tuple(Gpu(index=n, display_active=n == 2, pcie=replays) for n in range(4))
     found = Finding(id="pcie.replays", severity="info", subject=Subject.parse("gpus:0-2"), says="90 replays")
-    assert health_rows(Machine(source="x", gpus=gpus), [found]) == [
+    assert health(Machine(source="x", gpus=gpus), found) == [
         ("GPU 2", "drives a display"),
         ("GPU 3", "PCIe replays: 90"),
     ]
@@ -130,13 +134,11 @@ def test_a_process_is_shown_with_user_and_memory_and_without_paths_and_arguments
     process = GpuProcess(
         pid=7, kind="compute", name="/home/ann/bin/python train.py", user="ann", memory_mib=9
     )
-    assert list(health_words(Gpu(index=0, processes=(process,)))) == [
-        "process 7 python (compute, user ann, 9 MiB)"
-    ]
+    assert health_words(Gpu(index=0, processes=(process,))) == ["process 7 python (compute, user ann, 9 MiB)"]
 
 
 def test_very_many_processes_are_counted() -> None:
-    said = list(health_words(Gpu(index=0, processes=tuple(GpuProcess(pid=n) for n in range(100)))))
+    said = health_words(Gpu(index=0, processes=tuple(GpuProcess(pid=n) for n in range(100))))
     assert len(said) == 9
     assert said[-1] == "and 92 more processes"
 
@@ -151,7 +153,7 @@ def test_very_many_processes_are_counted() -> None:
     ],
 )
 def test_a_program_is_named_by_its_own_name(name: str | None, short: str) -> None:
-    assert short_process_name(name) == short
+    assert health_words(Gpu(index=0, processes=(GpuProcess(pid=7, name=name),))) == [f"process 7 {short}"]
 
 
 @pytest.mark.parametrize("width", [40, 78])
@@ -161,7 +163,8 @@ def test_the_block_fits_the_screen(width: int) -> None:
         Gpu(index=n, processes=(process,), ecc=Ecc(corrected_volatile=5, uncorrected_aggregate=6 + n))
         for n in range(16)
     )
-    text = text_of(labelled(health_rows(Machine(source="x", gpus=gpus)), width))
+    inspection = Inspection(machine=Machine(source="x", gpus=gpus))
+    text = document_text(inspection_document(inspection, "all"), width)
     assert "process 4000 python" in text
     assert max(map(len, text.splitlines())) <= width
 
@@ -171,6 +174,6 @@ def test_nvlinks_that_work_are_reported_where_neither_matrix_nor_tree_shows_them
     machine = Machine(
         source="nvidia-smi nvlink", gpus=(Gpu(index=0, nvlinks=links), Gpu(index=1, nvlinks=links))
     )
-    assert health_rows(machine) == [("GPUs 0-1", "NVLinks: 12 up, 25 GB/s per direction")]
+    assert health(machine) == [("GPUs 0-1", "NVLinks: 12 up, 25 GB/s per direction")]
     joined = Machine(source="x", gpus=machine.gpus, links=(Link(a=0, b=1, nvlinks=12),))
-    assert health_rows(joined) == []
+    assert health(joined) == []

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import document_text
-from gputopo.report.fleet import changes_in_words, difference_document
-from gputopo.report.machine.inspection import inspection_document, port_rows
-from gputopo.report.markdown import document_markdown
+from gputopo.report import difference_document, document_markdown, document_text, inspection_document
+from gputopo.report.fleet import changes_in_words
+from gputopo.report.machine.inspection import port_rows
 from gputopo.values.difference import Change, Difference, FindingChanges
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (

@@ -4,17 +4,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.report.layout import text_of
-from gputopo.report.machine.tree import tree_view
+from gputopo.report import inspection_document
+from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
 from tests.kit.machines import machine_of
 from tests.kit.scenarios import SCENARIOS
+from tests.report.shown import section_text
 
 ROOT = "pci0000:00"
 
 
 def shown(machine: Machine, width: int = 78) -> str:
-    return text_of(tree_view(machine, width))
+    document = inspection_document(Inspection(machine=machine), "topology")
+    return section_text(document, "PCI tree", width)
 
 
 def bridge(address: str, parent: str | None = None, **facts: Any) -> PciNode:
@@ -185,4 +187,4 @@ def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:
 
 
 def test_bridges_without_a_gpu_or_a_network_card_are_left_out() -> None:
-    assert tree_view(Machine(source="x", pci=(bridge("0000:00:01.0"),)), 80) == []
+    assert shown(Machine(source="x", pci=(bridge("0000:00:01.0"),))) == ""

@@ -6,17 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.layout import text_of
-from gputopo.report.machine.watch import (
-    CSV_HEADER,
-    SHOWN,
-    Recent,
-    csv_lines,
-    plain_lines,
-    sparkline,
-    throttle_in_short,
-    watch_view,
-)
+from gputopo.report import WatchDisplay
 from gputopo.values.machine import ClockMhz, ClocksMhz, Gpu, Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 
@@ -40,15 +30,18 @@ MACHINE = Machine(
 )
 
 
-def recent(*samples: MachineSample) -> Recent:
-    seen = Recent(MACHINE)
-    for sample in samples:
-        seen.add(sample)
-    return seen
-
-
 def shown(*samples: MachineSample, xid_reason: str | None = None, width: int = 79) -> str:
-    return text_of(watch_view(recent(*samples), xid_reason, 1.0, width))
+    display = WatchDisplay(MACHINE, 1.0)
+    *_, lines = [display.screen(sample, xid_reason, width) for sample in samples]
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
+
+
+def curve(*clocks: int | None) -> str:
+    """The core clocks of GPU 3, whose maximum is 1771 MHz."""
+    samples = [msgspec.structs.replace(BUSY, graphics_mhz=clock, throttle_mask=None) for clock in clocks]
+    text = shown(*(MachineSample(time_s=n, gpus=(one,)) for n, one in enumerate(samples)), width=120)
+    head, line = text.splitlines()[3:5]
+    return line[head.index("Core clock") :].rstrip()
 
 
 def row(text: str, gpu: int) -> list[str]:
@@ -108,9 +101,8 @@ def test_xids_that_cannot_be_watched_are_not_passed_over() -> None:
 
 
 def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
-    first, second, xid = plain_lines(
-        MachineSample(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),))
-    )
+    sample = MachineSample(time_s=0.0, gpus=(BUSY, SILENT), xids=(Xid(code=79, gpu=4),))
+    first, second, xid = WatchDisplay(MACHINE, 1.0).lines(sample).splitlines()
     assert first.partition(" ")[2] == (
         "GPU 3  load 98%  core 1771 MHz  memory 4004 MHz  150 W  71 C  gen 3  x1  PCIe 0.8/0.0 GB/s  "
         "throttled: power limit"
@@ -120,8 +112,9 @@ def test_a_pipe_gets_a_line_a_gpu_with_the_units() -> None:
 
 
 def test_csv_has_the_facts_by_name_the_throttle_reasons_and_xids() -> None:
-    text = csv_lines(MachineSample(time_s=1.5, gpus=(LINKED, SILENT), xids=(Xid(code=79, gpu=4),)))
-    first, second = csv.DictReader(io.StringIO(CSV_HEADER + text))
+    display = WatchDisplay(MACHINE, 1.0)
+    text = display.csv(MachineSample(time_s=1.5, gpus=(LINKED, SILENT), xids=(Xid(code=79, gpu=4),)))
+    first, second = csv.DictReader(io.StringIO(display.csv_header + text))
     assert (first["time_s"], first["gpu"], first["ecc_uncorrected"]) == ("1.500", "3", "1")
     assert (first["nvlink_in_mb_per_s"], first["nvlink_out_mb_per_s"]) == ("38400.0", "")
     assert (first["throttled_by"], first["xids"], second["xids"]) == ("power limit", "", "79")
@@ -132,23 +125,22 @@ def test_csv_has_the_facts_by_name_the_throttle_reasons_and_xids() -> None:
     [(None, ""), (0, ""), (1, ""), (0x45, "power limit, HOT"), (0x800, "0x800"), (-1, "")],
 )
 def test_reasons_are_reported_in_a_word_or_two(mask: int | None, words: str) -> None:
-    assert throttle_in_short(mask) == words
+    sample = MachineSample(time_s=1.5, gpus=(msgspec.structs.replace(BUSY, throttle_mask=mask),))
+    display = WatchDisplay(MACHINE, 1.0)
+    assert (
+        next(csv.DictReader(io.StringIO(display.csv_header + display.csv(sample))))["throttled_by"] == words
+    )
 
 
-def test_the_picture_is_full_at_the_cards_maximum_and_a_gap_where_nothing_was_reported() -> None:
-    assert sparkline([0, 885, None, 1771, 9999], 1771) == "▁▁ ▂█"
-    assert sparkline([5, 10], None) == "▅█"
-    assert sparkline([0, 0], 0) == "▁▁"
+def test_the_curve_is_full_at_the_maximum_of_the_card_and_has_a_gap_if_nothing_was_reported() -> None:
+    assert curve(0, 885, None, 1771) == "▁▁ █".replace("▁▁", "▁▄", 1)
 
 
-@given(st.lists(st.none() | st.integers(-5, 5000)), st.none() | st.integers(0, 3000))
-def test_any_history_is_drawn_one_sign_a_sample(values: list[int | None], most: int | None) -> None:
-    drawn = sparkline(values, most)
-    assert len(drawn) == len(values)
-    assert [sign == " " for sign in drawn] == [value is None for value in values]
+@given(st.lists(st.none() | st.integers(-5, 5000), min_size=1, max_size=12))
+def test_any_history_is_drawn_one_sign_a_sample(clocks: list[int | None]) -> None:
+    drawn = curve(*clocks).ljust(len(clocks))
+    assert [sign == " " for sign in drawn] == [clock is None for clock in clocks]
 
 
-def test_the_picture_keeps_the_last_samples_only() -> None:
-    seen = recent(*(MachineSample(time_s=n, gpus=(BUSY,)) for n in range(SHOWN + 9)))
-    assert seen.sparkline(3) == "█" * SHOWN
-    assert seen.sparkline(99) == ""
+def test_the_curve_keeps_the_last_samples_only() -> None:
+    assert curve(0, *[1771] * 12) == "█" * 12

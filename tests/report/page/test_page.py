@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import captures
-from gputopo.report.document import Bullets, Document, Picture, Section, Table
-from gputopo.report.page import page
+from gputopo.report import Document, document_html
+from gputopo.report.document import Bullets, Picture, Section, Table
 from gputopo.report.pictures.charts import ChartPoint, ChartSeries, scaling_picture
 from gputopo.report.pictures.topology import topology_picture
 from tests import there
@@ -26,7 +26,7 @@ HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1
 
 def small(text: str) -> Document:
     """A document with one text at every place that a log can fill."""
-    table = Table.of((text, "b"), ((text, text),), (), (text,))
+    table = Table.of((text, "b"), ((text, text),), words=(text, "b"), notes=(text,))
     picture = Picture("p", text, text, "<svg></svg>")
     return Document(text, text, (Section(text, (text, Bullets((text,)), table, picture)),))
 
@@ -52,11 +52,11 @@ def test_a_text_adds_no_tag_and_no_attribute_wherever_it_stands(text: str) -> No
     def shape(html: str) -> list[tuple[str, list[str]]]:
         return [(tag, sorted(attributes)) for tag, attributes in tags(html)]
 
-    assert shape(page(small(text))) == shape(page(small("plain")))
+    assert shape(document_html(small(text))) == shape(document_html(small("plain")))
 
 
 def test_nothing_is_loaded_from_elsewhere_and_the_only_script_is_the_one_that_is_allowed() -> None:
-    html = page(whole())
+    html = document_html(whole())
     assert not [tag for tag, _ in tags(html) if tag in ("link", "iframe", "img")]
     assert [attributes for tag, attributes in tags(html) if tag == "script"] == [{}]
     script = html.partition("<script>")[2].partition("</script>")[0]
@@ -71,15 +71,15 @@ def test_nothing_is_loaded_from_elsewhere_and_the_only_script_is_the_one_that_is
 
 
 def test_numbers_in_a_column_are_padded_to_the_same_digits() -> None:
-    table = Table.of(("GPU", "x"), (("a", "1.5"), ("b", "12  "), ("c", "1.  ")), ("left", "right"))
-    html = page(Document("", "", (Section("S", (table,)),)))
+    table = Table.of(("GPU", "x"), (("a", "1.5"), ("b", "12  "), ("c", "1.  ")), words=("GPU",))
+    html = document_html(Document("", "", (Section("S", (table,)),)))
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
     space = "\N{FIGURE SPACE}"
     assert cells == ["1.5", f"12\N{PUNCTUATION SPACE}{space}", f"1.{2 * space}"]
 
 
 def test_no_two_things_of_a_page_share_an_id() -> None:
-    ids = [attributes["id"] for _, attributes in tags(page(whole())) if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in tags(document_html(whole())) if "id" in attributes]
     assert len(ids) == len(set(ids))
 
 
@@ -95,7 +95,7 @@ def whole() -> Document:
         (f"model {number}", str(number * 7 % 20), "3.4", "a longer remark on this row")
         for number in range(20)
     )
-    table = Table.of(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
+    table = Table.of(("model", "images/sec", "speedup", "remark"), rows, words=("model", "remark"))
     return Document(
         "A report",
         HOSTILE,
@@ -124,7 +124,7 @@ def browser() -> Iterator[Any]:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole document on the disk."""
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page(whole()))
+    path.write_text(document_html(whole()))
     return path
 
 

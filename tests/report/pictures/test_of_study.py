@@ -8,11 +8,8 @@ import pytest
 
 from gputopo import captures
 from gputopo.measurements import RunFolders, published_study, study_of
-from gputopo.report.document import Document, Picture, Section
-from gputopo.report.page import page
-from gputopo.report.pictures import of_study
-from gputopo.report.pictures.of_study import with_pictures
-from gputopo.report.study import study_document
+from gputopo.report import Document, document_html, study_document
+from gputopo.report.document import Picture
 from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import (
@@ -30,8 +27,6 @@ from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import Study
 from tests.invented_runs import InventedRun, gpu_devices, stream
-
-DOCUMENT = Document("Report", "", (Section("Scaling", ("A table.",)), Section("All runs", ("Rows.",))))
 
 
 def study() -> Study:
@@ -72,12 +67,13 @@ def run_folder(path: Path, *, slow: float = 1.0, finished: bool = True, steps: i
 def titles(document: Document) -> dict[str, list[str]]:
     """The names of the pictures of each section."""
     drawn = set(document.pictures)
-    return {part.title: [one.name for one in part.blocks if one in drawn] for part in document.sections}
+    names = {part.title: [one.name for one in part.blocks if one in drawn] for part in document.sections}
+    return {title: of_part for title, of_part in names.items() if of_part}
 
 
 def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
-    document = with_pictures(DOCUMENT, study(), [], of=0)
-    assert titles(document) == {"Scaling": ["speedup", "efficiency"], "All runs": []}
+    document = study_document(study(), [], of=0)
+    assert titles(document) == {"Scaling": ["speedup", "efficiency"]}
     assert "3.5 at 4" in document.pictures[0].alt
     assert "87.5 at 4" in document.pictures[1].alt
 
@@ -85,7 +81,7 @@ def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
 @pytest.mark.parametrize("name", ["tensorpack", "lambda-cpu", "keras-multi-gpu"])
 def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one(name: str) -> None:
     found = published_study(name)
-    names = [one.name for one in with_pictures(study_document(found), found, [], of=0).pictures]
+    names = [one.name for one in study_document(found, [], of=0).pictures]
     scaling = [] if name == "lambda-cpu" else ["speedup", "efficiency"]  # four GPUs alone
     assert names == [*scaling, *(["pairs-1", "clocks-1"] if name == "keras-multi-gpu" else [])]
 
@@ -107,7 +103,7 @@ def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
         for count, speed in ((1, 100.0), (2 + 2 * (n % 2), 100.0 * (1.2 + n % 7 / 5)))
     ]
     found = study_of(jobs, title="t")
-    pictures = with_pictures(study_document(found), found, [], of=0).pictures
+    pictures = study_document(found, [], of=0).pictures
     first, second = (legend(one) for one in pictures)
     assert first == second
     assert len(set(first.values())) == 8
@@ -116,7 +112,7 @@ def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
 
 def test_pairs_and_clocks_are_drawn_with_their_figures() -> None:
     found = published_study("keras-multi-gpu")
-    pictures = {one.name: one.alt for one in with_pictures(study_document(found), found, [], of=0).pictures}
+    pictures = {one.name: one.alt for one in study_document(found, [], of=0).pictures}
     assert "replicated nccl: PIX 0,1 1,429, PHB 0,5 1,176" in pictures["pairs-1"]
     assert "GPU 1: images/sec 84.6, core clock 95" in pictures["clocks-1"]
 
@@ -125,18 +121,14 @@ def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(t
     folders = RunFolders()
     for name in ("a", "b"):
         folders.run(run_folder(tmp_path / name, slow=1.3, finished=name == "a", steps=30))
-    runs = folders.most_telling(9)
-    document = with_pictures(DOCUMENT, study_of([], title="t"), runs, of=4)
-    assert titles(document) == {
-        "Scaling": [], "Machine": ["topology-1"], "All runs": [],
-        "Run a": ["run-1"], "Run b": ["run-2"], "Other runs": [],
-    }  # fmt: skip
+    document = study_document(study_of([], title="t"), folders.most_telling(9), of=4)
+    assert titles(document) == {"Machine": ["topology-1"], "Run a": ["run-1"], "Run b": ["run-2"]}
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
 
 
 def test_a_run_of_one_device_says_nothing_of_peers() -> None:
     alone = OneRun(name="a", result=summarise(stream(gpu_devices(1), InventedRun(1).steps(20))))
-    html = page(with_pictures(DOCUMENT, study(), [alone], of=1))
+    html = document_html(study_document(study(), [alone], of=1))
     assert "GPU 0" in html
     assert not re.search("peer|cannot tell", html)
 
@@ -156,7 +148,7 @@ def test_a_page_of_many_runs_stays_small_and_no_id_is_there_twice(tmp_path: Path
     folders = RunFolders()
     for steps in (1000, 9):
         folders.run(run_folder(tmp_path / f"{steps}", slow=1.2, steps=steps))
-    html = page(with_pictures(DOCUMENT, study(), folders.most_telling(9), of=2))
-    assert len(html) < 5_000_000 * 2 / of_study.MAX_RUNS
+    html = document_html(study_document(study(), folders.most_telling(9), of=2))
+    assert len(html) < 5_000_000 * 2 / 12  # a page has at most 12 runs
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))

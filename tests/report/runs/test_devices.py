@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from gputopo.report.document import document_text
-from gputopo.report.runs.report import run_document
+from gputopo.report import document_text, run_document
 from gputopo.runs import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
 

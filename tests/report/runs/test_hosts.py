@@ -6,12 +6,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.report.document import document_text
-from gputopo.report.run_metrics import RunMetrics
+from gputopo.report import RunMetrics, TfCnnLog, document_text, run_document
 from gputopo.report.runs.progress import Display
-from gputopo.report.runs.report import run_document
 from gputopo.report.runs.state import RunState, news
-from gputopo.report.runs.tf_cnn_log import TfCnnLog
 from gputopo.runs import read_over_time, summarise
 from gputopo.values.run.events import (
     Event,

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.report.runs.progress import Display, Progress
+from gputopo.report import Progress
+from gputopo.report.runs.progress import Display
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
     CheckpointSaved,
@@ -276,14 +277,14 @@ def test_after_a_restart_the_steps_that_are_left_are_those_that_the_first_worker
 
 ON_A_TERMINAL = """
 import sys
-from gputopo.report.runs.progress import Progress
+from gputopo.report import Progress
 from tests.report.runs.test_progress import RUN
 from tests.invented_runs import cpu_devices, stream
 sys.stderr.write("before\\n")
 with Progress() as progress:
     for number, event in enumerate(stream(cpu_devices(2), RUN.steps(20), rehearsal=True)):
         progress.event(event)
-        progress._live.refresh()  # as the drawing thread does
+        progress.draw()  # as the drawing thread does
 print("after")
 """
 

@@ -5,16 +5,8 @@ import msgspec
 import pytest
 
 from gputopo.captures import read_bundled
-from gputopo.report import units
-from gputopo.report.document import document_lines, document_text
+from gputopo.report import document_lines, document_text, failure_lines, repeats_document, run_document, units
 from gputopo.report.layout import text_of
-from gputopo.report.runs.report import (
-    failure_lines,
-    repeats_document,
-    run_document,
-    title,
-    verdict_lines,
-)
 from gputopo.runs import BoxHistory, combine_repeats, summarise, with_alone
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values.run.events import (
@@ -40,6 +32,11 @@ QUIET = Noise(own=0.01, stalls=0.0)
 FAILURE = RankFailed(
     time_s=1.0, kind="killed", cause="the worker was killed by SIGKILL", remedy="look at dmesg", exit_code=137
 )
+
+
+def verdicts(result: Result) -> list[str]:
+    """The lines on devices and the whole run, between the answer and the table."""
+    return document_text(run_document(result), 400).split("\n\n")[1].splitlines()
 
 
 def shown(result: Result, width: int = 80) -> str:
@@ -151,7 +148,7 @@ def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -
 
 def test_what_a_slow_device_costs_stands_below_it() -> None:
     steps = [step(n, [(0.0, 0.1), (0.0, 0.125)], seconds=0.135) for n in range(1, 40)]
-    lines = [text for text, _ in verdict_lines(summarise(stream(gpu_devices(2), steps)))]
+    lines = verdicts(summarise(stream(gpu_devices(2), steps)))
     # 16 images in 135 ms, without the slow one in 110 ms.
     assert lines[1:] == [
         "GPU 1 costs 19% of this run: 145 instead of 119 images/sec.",
@@ -164,7 +161,7 @@ def test_a_check_that_left_a_device_out_reports_it() -> None:
     result = summarise(
         stream(devices, InventedRun(3, noise=Noise(common=0.05, own=0.01, stalls=0.0)).steps(20))
     )
-    lines = [text for text, _ in verdict_lines(result)]
+    lines = verdicts(result)
     assert lines == [
         "GPU 0, GPU 1: each at most 2.8% slower than its peers (99.9% confidence).",
         "GPU 2 was not compared: no peer of its kind.",
@@ -175,7 +172,7 @@ def test_a_rehearsal_is_shown_in_the_title_and_in_its_notes() -> None:
     stand_ins = tuple(Device(tower=t, device=f"/CPU:{t}", gpu=t + 3, gpu_name="GTX 1070") for t in range(2))
     result = summarise(stream(stand_ins, InventedRun(2, noise=QUIET).steps(20), rehearsal=True))
     text = shown(result)
-    assert "rehearsal of 7gforce" in title(result)
+    assert "rehearsal of 7gforce" in run_document(result).answer
     assert SAYS in text
     assert "stands" in text
     assert re.search(r"^CPU 1 +4 GTX 1070 ", text, re.MULTILINE)
@@ -198,7 +195,7 @@ def test_a_failure_shows_its_cause_what_to_do_and_the_last_lines() -> None:
         "What to do: look at dmesg",
     ]
     text = shown(result)
-    assert "failed after 6 steps" in title(result)
+    assert "failed after 6 steps" in run_document(result).answer
     assert "  [bold]one[/bold]\n  two" in text
     assert failure_lines(gpu_result(1)) == []
 

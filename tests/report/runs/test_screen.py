@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from gputopo.report.document import document_text
-from gputopo.report.plan_parts import autotune_blocks, autotune_note
-from gputopo.report.runs.screen import screen_document
+from gputopo.report import autotune_note, document_text, screen_document
+from gputopo.report.plan_parts import autotune_blocks
 from gputopo.runs import device_rows
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, TimedRun
 from tests.report.shown import text_of_blocks

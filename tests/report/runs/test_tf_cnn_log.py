@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
+from gputopo.report import TfCnnLog
 from gputopo.values.run.events import Evaluated, Event, Replanned, RunFinished, RunStarted
 from gputopo.values.run.plan import Candidate
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
@@ -21,7 +21,7 @@ STEP_LINE = re.compile(
 TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d\d)$", re.MULTILINE)
 
 
-def lines(events: Iterable[Event], display_every: int = DISPLAY_EVERY) -> Iterator[str]:
+def lines(events: Iterable[Event], display_every: int | None = None) -> Iterator[str]:
     """The log lines of a run, as its events come."""
     log = TfCnnLog(display_every)
     for event in events:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import document_lines
-from gputopo.report.runs.report import run_document
+from gputopo.report import document_lines, run_document
 from gputopo.runs import Judgement, Summary, summarise
 from gputopo.runs.verdict.hosts import named_by_host
 from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted, Sample, Step

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gputopo import pages
-from gputopo.report.reference import page_text
+from gputopo.cli.reference_page import page_text
 from gputopo.workload import workload_names
 
 PAGE = """# title: what it is
