@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import GputopoError, InputError
 from gputopo.values.option import Option
 

@@ -9,7 +9,6 @@ import msgspec
 from gputopo.cli.printing import show_report
 from gputopo.launch import HostOptions, machine_from
 from gputopo.report import note, show_error
-from gputopo.report.stderr import show_error
 from gputopo.values.bandwidth import TCP, Bandwidth, Level, NetworkToolChoice
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.finding import Finding

@@ -14,7 +14,7 @@ from gputopo.cli.bandwidth import (
     with_expected,
 )
 from gputopo.launch import machine_from
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import Option
 from gputopo.values.run.placement import GPUS, parse_gpu_list

@@ -233,7 +233,7 @@ def _inspect_once(options: InspectOptions) -> int:
         schema.write(options.record, machine)
     if old is not None:
         from gputopo.findings.difference import difference
-        from gputopo.report.fleet import difference_document
+        from gputopo.report import difference_document
 
         changes = difference(old, whole)
         show_report(changes, lambda: difference_document(changes), options.shape)

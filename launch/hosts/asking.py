@@ -27,7 +27,7 @@ from gputopo.launch.hosts.host_process import (
 from gputopo.launch.hosts.hostlists import HostAddress, address
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.options import HostOptions
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 

@@ -21,7 +21,7 @@ from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import END_S, SILENT_S
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.supervise import signals
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report import note, to_stderr
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.index_ranges import host_ranges
 

@@ -14,7 +14,7 @@ from gputopo.launch.hosts.planning import plan_hosts, request_of, target_alone
 from gputopo.launch.hosts.saved_network import saved_network
 from gputopo.launch.site import with_costs
 from gputopo.planner import SavedNetwork
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.ends import HOSTS
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.run.all_reduce import parse

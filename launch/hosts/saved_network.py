@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gputopo.launch.hosts.messages import Joining
 from gputopo.planner import Request, SavedNetwork
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import GputopoError
 

@@ -21,7 +21,7 @@ import msgspec
 
 from gputopo.launch.locks import try_lock
 from gputopo.planner import hidden_gpus, require_unclaimed
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Gpu, Machine
 

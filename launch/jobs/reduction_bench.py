@@ -37,7 +37,7 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import START_S, HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.planner import hidden_gpus, plan_environment
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.topology import Groups, reduction_groups
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.ends import End

@@ -8,7 +8,7 @@ from gputopo.launch.jobs.run import Display
 from gputopo.launch.jobs.training import Ran, require_files_of, train_into
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.runs import combine_repeats
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError

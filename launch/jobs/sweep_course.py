@@ -29,8 +29,7 @@ from gputopo.launch.locks import locked_folder
 from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.probes import HostReader
-from gputopo.report import note
-from gputopo.report.stderr import to_stderr
+from gputopo.report import note, to_stderr
 from gputopo.sweeps import Matrix
 from gputopo.topology import fingerprint
 from gputopo.values import schema

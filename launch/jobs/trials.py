@@ -16,7 +16,7 @@ from gputopo.launch.spec.prepare import MIN_WARMUP_S, without_nccl
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.target import Target
-from gputopo.report.stderr import to_stderr
+from gputopo.report import autotune_run_line, to_stderr
 from gputopo.runs import with_prediction
 from gputopo.values import schema
 from gputopo.values.run.events import Event

@@ -8,7 +8,7 @@ from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.metrics_file import MetricsFile
 from gputopo.launch.supervise.sample_scalars import SampleScalars
 from gputopo.launch.supervise.worker_process import OwnChildren
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.run.events import Event
 from gputopo.values.run.options import OutputOptions
 
