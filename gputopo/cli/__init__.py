@@ -77,7 +77,7 @@ def _report(error: Exception) -> int:
     ):
         show_error(
             f"out of system resources: {(str(error) or type(error).__name__)[:200]}",
-            "see the free memory and the limits on open files (ulimit -n), processes (-u), address space (-v)",
+            "see the free memory, and the limits on open files (ulimit -n), processes (-u) and memory (-v)",
         )
         return int(ExitCode.HARDWARE)
     import traceback
