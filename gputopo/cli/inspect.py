@@ -184,7 +184,6 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo import findings
     from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import fleet_of_files, fleet_of_hosts, record, recorded
-    from gputopo.findings.fleet import inspect_fleet
     from gputopo.report.fleet import drain_commands, fleet_document
 
     options = HostOptions(**hosts.fields)
@@ -193,7 +192,7 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
         return ExitCode.OK
     found = fleet_of_files(output.sources) if asked is None else fleet_of_hosts(asked, options)
     before = {} if output.baseline is None else recorded(output.baseline)
-    fleet = inspect_fleet(found, before, output.fail_on)
+    fleet = findings.inspect_fleet(found, before, output.fail_on)
     if output.record is not None:
         record(found, output.record)
     if output.shape == "scontrol":
@@ -260,10 +259,10 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
-    from gputopo.findings.difference import difference
+    from gputopo.findings import machine_difference
     from gputopo.report.fleet import difference_document
 
-    found = difference(old, new)
+    found = machine_difference(old, new)
     show_report(found, lambda: difference_document(found), shape)
 
 

@@ -91,7 +91,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
         return machine
     import msgspec
 
-    from gputopo.findings.measured.validity import contradiction
+    from gputopo.findings import contradiction
 
     to_stderr(f"gputopo: with the bandwidth measured on {saved.date}\n")
     machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
@@ -113,7 +113,7 @@ def site_for(request: "Request", sources: Sequence[str] = (), **settings: Any) -
 
 
 def _require_consistent(machine: "Machine") -> None:
-    from gputopo.findings.measured.validity import contradiction
+    from gputopo.findings import contradiction
 
     if wrong := contradiction(machine):
         raise InputError(

@@ -50,9 +50,6 @@ def watch(
     A driver that hangs or crashes ends the watch too. Raises HardwareError if there is nothing to watch.
     """
     from gputopo.cli.source import with_ports_now
-    from gputopo.findings import network, rising
-    from gputopo.findings.driver import stopped
-    from gputopo.findings.watched import find_watched
     from gputopo.values.history import History
 
     _require_gpus(machine)
@@ -71,15 +68,14 @@ def watch(
             reason, stop = watcher.xid_reason, watcher.stop
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
-    counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
-    counted += rising.watched(machine, history)
-    found = findings.worst_first([*find_watched(machine, history), *counted])
+    later, minutes = with_ports_now(machine), (time.monotonic() - began_s) / 60
+    found = findings.find_after_watch(machine, history, later, minutes)
     if stop is not None:
-        found = (stopped(stop.kind, stop.text, stop.gpus), *found)
+        found = (findings.stopped(stop.kind, stop.text, stop.gpus), *found)
     _print_findings(found, shape, reason)
     if stop is not None:
         return ExitCode.HARDWARE
-    return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
+    return ExitCode.FINDINGS if findings.fails(found, fail_on) else ExitCode.OK
 
 
 def watch_source(

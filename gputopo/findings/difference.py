@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputopo.findings import find
+from gputopo.findings.checks import find
 from gputopo.findings.rule import named
 from gputopo.reference import under_load
 from gputopo.topology import without_identities
@@ -24,7 +24,7 @@ from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
 Device = TypeVar("Device", Gpu, Nic)
 
 
-def difference(old: Machine, new: Machine) -> Difference:
+def machine_difference(old: Machine, new: Machine) -> Difference:
     """Compare two readings of a machine. GPUs are matched by UUID, or by PCI address, or by index."""
     comparing = _Comparing()
     pairs = paired_gpus(old, new)

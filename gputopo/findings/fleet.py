@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.findings import driver_broken, fails, find, worst_first
+from gputopo.findings.checks import driver_broken, find
 from gputopo.findings.compare import majority
-from gputopo.findings.difference import difference, finding_keys
+from gputopo.findings.difference import finding_keys, machine_difference
 from gputopo.findings.fleet_hosts import HostDevice, HostFacts, facts_of_host
 from gputopo.findings.fleet_kinds import HostKind, HostReading, kinds
-from gputopo.findings.rule import MAX_MESSAGES, Rule
+from gputopo.findings.rule import MAX_MESSAGES, Rule, fails, worst_first
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
@@ -128,7 +128,7 @@ def inspect_fleet(
 
 def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
     """Yield the changes since an earlier reading of a host."""
-    changes = difference(without_identities(was), host.machine).changes
+    changes = machine_difference(without_identities(was), host.machine).changes
     if changes:
         says = f"since the baseline: {_several([one.says for one in changes])}"
         evidence = {one.fact: {"was": one.was, "is": one.is_} for one in changes}

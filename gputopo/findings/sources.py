@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings import doubts
 from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
-from gputopo.topology import MAX_CUT_CPUS, class_name, implausible_pairs
+from gputopo.reference import expected_of
+from gputopo.topology import MAX_CUT_CPUS, class_name, implausible_pairs, looks_cut
 from gputopo.values.facts import FactPath
 from gputopo.values.fields import path_in_words
 from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import index_ranges, pairs_in_words
+from gputopo.values.index_ranges import index_ranges, pairs_in_words, parse_cpus
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.option import listed
 from gputopo.values.subject import DRIVER, MACHINE, Subject
@@ -80,6 +80,9 @@ INCOMPLETE = Rule(
     "a part of a capture is missing",
     remedy="Capture again, and copy all lines: what is missing was not checked.",
 )
+
+# `topo -m` also shows the NVLinks of idle GPUs, so a power state does not explain a board without NVLinks.
+MIN_BOARD_GPUS = 2
 
 
 @check(INCOMPLETE)
@@ -170,13 +173,38 @@ def doubtful_topology(machine: Machine) -> Iterator[Fault]:
         yield _doubt("SYS between GPUs of one NUMA node", within, {"numa_nodes": nodes})
     if across:
         yield _doubt("NODE or closer between GPUs of different NUMA nodes", across, {"numa_nodes": nodes})
-    for name in doubts.lacks_nvlinks(machine):
+    for name in _lacks_nvlinks(machine):
         yield TOPOLOGY_DOUBTFUL.fault(
             MACHINE,
             f"no NVLink between any two {name}, a model that has them: hidden by a virtual machine, or down",
             {"model": name},
             remedy="Run nvidia-smi nvlink -s on the host. Measure the pairs with gputopo bandwidth.",
         )
+
+
+def _lacks_nvlinks(machine: Machine) -> tuple[str, ...]:
+    """Return the models that always have NVLinks, if at least two of their GPUs show none to each other.
+
+    Models are skipped if the number of NVLinks of any pair is unknown; GPUs that report link states are
+    skipped.
+    """
+    links = machine.links_by_pair
+    groups: dict[str, list[int]] = {}
+    for gpu in machine.gpus:
+        if gpu.lost or gpu.mig.mode or gpu.nvlinks:
+            continue
+        expected = expected_of(gpu)
+        if gpu.name and expected is not None and expected.nvlinks and not expected.nvlink_by_bridge:
+            groups.setdefault(gpu.name, []).append(gpu.index)
+    return tuple(
+        name
+        for name, gpus in groups.items()
+        if len(gpus) >= MIN_BOARD_GPUS
+        and all(
+            (link := links.get(pair)) is not None and link.nvlinks == 0
+            for pair in combinations(sorted(gpus), 2)
+        )
+    )
 
 
 def _doubt(what: str, pairs: Sequence[tuple[int, int]], evidence: dict[str, Any]) -> Fault:
@@ -189,16 +217,26 @@ def _doubt(what: str, pairs: Sequence[tuple[int, int]], evidence: dict[str, Any]
 
 @check(AFFINITY_CUT)
 def cut_affinities(machine: Machine) -> Iterator[Fault]:
-    """Report CPU affinities that cannot be those of a NUMA node."""
-    cut = doubts.cut_affinities(machine)
+    """Report CPU affinities that are the CPUs of a job or container, not of a NUMA node."""
+    if machine.host.logical_cpus is not None and machine.host.logical_cpus <= MAX_CUT_CPUS:
+        return
+    cpus_of_gpu = {gpu.index: parse_cpus(gpu.cpu_affinity or "") for gpu in machine.gpus}
+    cut: dict[int, str | None] = {}
+    words = []
+    for gpu in present(machine):
+        cpus = cpus_of_gpu[gpu.index]
+        if cpus and looks_cut(cpus):
+            cut[gpu.index] = gpu.cpu_affinity
+            words.append(f"{gpu.cpu_affinity} (a few scattered CPUs)")
+        elif not cpus and any(cpus_of_gpu.values()) and gpu.numa_node is None and machine.links:
+            cut[gpu.index] = None
+            words.append("no CPU (none, while other GPUs have CPUs)")
     if cut:
-        gpus = [affinity.gpu for affinity in cut]
-        words = "; ".join(dict.fromkeys(f"{affinity.cpus or 'no CPU'} ({affinity.why})" for affinity in cut))
-        those = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
+        those = f"GPU{'s' if len(cut) > 1 else ''} {index_ranges(cut)}"
         yield AFFINITY_CUT.fault(
-            Subject.of_gpus(gpus),
-            f"CPU affinity of {those} does not match a NUMA node: {words}",
-            {"cpu_affinity": {str(affinity.gpu): affinity.cpus for affinity in cut}},
+            Subject.of_gpus(cut),
+            f"CPU affinity of {those} does not match a NUMA node: {'; '.join(dict.fromkeys(words))}",
+            {"cpu_affinity": {str(index): cpus for index, cpus in cut.items()}},
         )
 
 

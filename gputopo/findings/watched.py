@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import median
 from typing import NamedTuple
 
+from gputopo.findings import network, rising
 from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, MEAN_BELOW_SHARE
 from gputopo.findings.driver import GPU_LOST
 from gputopo.findings.kernel_log import OFF_THE_BUS
@@ -31,9 +32,10 @@ from gputopo.findings.throttling import (
 from gputopo.findings.usage import BUSY_PERCENT, GPU_BUSY
 from gputopo.findings.xids import XID, xid_case
 from gputopo.reference import decode_clock_events, expected_link
-from gputopo.values.finding import Finding
+from gputopo.values.finding import SEVERITIES, Finding
 from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.verdict import HardwareFault
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 SAG_SHARE = Threshold(
@@ -75,6 +77,44 @@ HOST_BUSY = Rule(
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
     """Return the findings for the samples so far, errors first. `machine` is the one that is watched."""
     return worst_first(finding for watch in WATCHES for finding in watch.check(machine, history))
+
+
+def find_after_watch(
+    machine: Machine, history: History, later: Machine, minutes: float
+) -> tuple[Finding, ...]:
+    """Return the findings of a watch, errors first: of its samples, and of the errors counted meanwhile.
+
+    `machine`: as read before; `later`: with the network ports as they are `minutes` later.
+    """
+    counted = network.rising(later, machine.nics, minutes) + rising.watched(machine, history)
+    return worst_first([*find_watched(machine, history), *counted])
+
+
+class RunFaults(NamedTuple):
+    """What the samples of a program's run show of its GPUs and of the host."""
+
+    faults: tuple[HardwareFault, ...]  # errors first
+    loaded: Mapping[int, int]  # samples under load, by GPU that has enough of them
+    not_checked: Mapping[str, str | None]  # for each id of `WATCHES`, why it was not checked; None: it was
+
+
+def faults_of_run(machine: Machine, history: History) -> RunFaults:
+    """Return the faults during a run, but for throttling that is too brief to explain a low clock."""
+    loaded = {index: seen.loaded for index, seen in history.gpus.items() if is_loaded(seen)}
+    not_checked = {watch.id: watch.not_checked(history) for watch in WATCHES}
+    faults = []
+    for watch in (watch for watch in WATCHES if not_checked[watch.id] is None):
+        for fault in watch.check.function(machine, history):
+            gpu = fault.gpus[0] if fault.gpus else None
+            throttled_briefly = fault.evidence.get("share", 1.0) < SHORT_SHARE.value
+            if throttled_briefly or (watch.under_load and gpu not in loaded):
+                continue
+            name = f"GPU {fault.about.index}: " if isinstance(fault.about, Gpu) else ""
+            says = f"{name}{fault.says}"
+            faults.append(HardwareFault(id=fault.rule.id, severity=fault.severity, says=says, gpu=gpu))
+    order: tuple[str, ...] = SEVERITIES
+    faults.sort(key=lambda fault: -order.index(fault.severity))
+    return RunFaults(tuple(faults), loaded, not_checked)
 
 
 def is_loaded(seen: GpuHistory) -> bool:

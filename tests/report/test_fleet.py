@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings.fleet import inspect_fleet
+from gputopo.findings import inspect_fleet
 from gputopo.report.document import document_text
 from gputopo.report.fleet import fleet_document
 from gputopo.report.markdown import document_markdown

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator
 
-from gputopo.findings.difference import difference, paired_gpus
+from gputopo.findings.difference import machine_difference, paired_gpus
 from gputopo.findings.measured.direct import noise_share
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, identity, with_new_indices
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
@@ -34,7 +34,7 @@ def bandwidth_difference(
     added: set[int] = set()
     rest: Difference | None = None
     if old_machine is not None and new_machine is not None:
-        rest = difference(old_machine, new_machine)
+        rest = machine_difference(old_machine, new_machine)
         pairs = paired_gpus(old_machine, new_machine)
         new_index = {was.index: now.index for was, now in pairs}
         both = [(was.index, now.index) for was, now in pairs if not (was.lost or now.lost)]
