@@ -33,13 +33,11 @@ def with_alone(
                 return _with_speeds(result, speeds, dict.fromkeys(speeds, str(path)))
     speeds = {}
     folders: dict[int, str] = {}
-    earlier = history.past(machine, model=result.spec.get("model")) if len(result.devices) > 1 else ()
-    for run in earlier:
-        if alone_speed_of(run.result.job) != alone_speed_of(result.job) or not isinstance(
-            result.job, RunSpec
-        ):
-            continue
-        for figure in past_speeds([run.result]):
+    conditions = alone_speed_of(result.job)
+    has_peers = conditions is not None and len(result.devices) > 1
+    for run in history.past(machine, model=result.spec.get("model")) if has_peers else ():
+        figures = past_speeds([run.result]) if alone_speed_of(run.result.job) == conditions else ()
+        for figure in figures:
             if figure.gpu_index is not None and figure.batch == result.batch_size:
                 speeds.setdefault(figure.gpu_index, figure.images_per_sec)  # the latest run has precedence
                 folders.setdefault(figure.gpu_index, run.folder)

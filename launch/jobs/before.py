@@ -29,13 +29,11 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     """Return what the latest runs show for a request; empty if none can be used or nothing is predicted."""
     if request.no_history or request.model is None or not request.predicts or not machine.gpus:
         return Before()
-    from gputopo.runs import BoxHistory
-
-    past = [*BoxHistory().past(with_short=True)]
-    if not past:
-        return Before()
     from gputopo import runs
 
+    past = [*runs.BoxHistory().past(with_short=True)]
+    if not past:
+        return Before()
     speeds, learned = runs.measured_before(machine, past, _workload_of)
     return Before(() if request.single_gpu_images_per_sec else speeds, learned)
 

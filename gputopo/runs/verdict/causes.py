@@ -11,7 +11,7 @@ from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import Interval, level_bounds
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference
-from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, ByRow, CauseRule, View
+from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, REASONS, ByRow, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.slopes import CHANCE, Slope, slopes
 from gputopo.values.grouping import grouped
@@ -29,11 +29,6 @@ MIN_SHARE = 0.05
 MAX_WIDTH = 0.7
 FITTED, BOUNDED, MEASURED = "fitted", "bounded", "measured"
 FELL = 0.02  # share of a clock: a smaller fall follows the temperature. Not measured on hardware.
-_REASONS = {
-    sampled.THROTTLED_THERMAL: " (thermal slowdown)",
-    sampled.THROTTLED_HARDWARE: " (hardware slowdown)",
-    sampled.THROTTLED_POWER: " (power limit reached)",
-}
 
 
 class _Part(msgspec.Struct):
@@ -267,9 +262,11 @@ def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) ->
     if not clocks or not all(was and now and median(now) < (1 - FELL) * median(was) for was, now in clocks):
         return ""
     why = ""
-    for reason in reversed(_REASONS):
+    for reason, words in REASONS.items():
         flags = [_split(facts.of_gpu(device.tower, reason), after)[1] for device in gpus]
-        why = _REASONS[reason] if all(now and fmean(now) > 0.5 for now in flags) else why
+        if all(now and fmean(now) > 0.5 for now in flags):
+            why = words
+            break
     whose = f"all {len(gpus)} GPUs" if len(gpus) > 1 else gpus[0].short_name
     first, last = (median(chain.from_iterable(part)) for part in zip(*clocks, strict=True))
     return f"the core clock of {whose} fell from {first:,.0f} to {last:,.0f} MHz{why}"

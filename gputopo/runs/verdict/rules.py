@@ -18,6 +18,12 @@ from gputopo.values.run.verdict import COMPUTE, WEIGHTS
 GPU, CPU = "gpu", "cpu"
 _FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f}%"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
+# Why a clock is reduced, in words. Of several reasons at once, the first one in this order is used.
+REASONS = {
+    sampled.THROTTLED_THERMAL: " (thermal slowdown)",
+    sampled.THROTTLED_HARDWARE: " (hardware slowdown)",
+    sampled.THROTTLED_POWER: " (power limit reached)",
+}
 
 
 ByRow = Callable[[str], list[float]]
@@ -77,13 +83,9 @@ def _shortfall(fact: str, view: View) -> list[float]:
     ]
 
 
-# A clock can be reduced for several reasons at once: the first one in this order is used.
-_ORDER = (sampled.THROTTLED_THERMAL, sampled.THROTTLED_HARDWARE, sampled.THROTTLED_POWER)
-
-
 def _core_by(reason: str | None, view: View) -> list[float]:
     """Return the part of the core clock's shortfall that has this reason; None: that has none of them."""
-    flags = zip(*(view.device(throttled) for throttled in _ORDER), strict=True)
+    flags = zip(*(view.device(throttled) for throttled in REASONS), strict=True)
     return [
         short * _share(row, reason) for short, row in zip(_shortfall(sampled.CORE, view), flags, strict=True)
     ]
@@ -91,7 +93,7 @@ def _core_by(reason: str | None, view: View) -> list[float]:
 
 def _share(flags: Sequence[float], reason: str | None) -> float:
     left = 1.0
-    for throttled, flag in zip(_ORDER, flags, strict=True):
+    for throttled, flag in zip(REASONS, flags, strict=True):
         if math.isnan(flag):
             return math.nan if reason is not None else 1.0
         if throttled == reason:
@@ -174,7 +176,7 @@ def _at(values: Sequence[float], places: Sequence[int]) -> float:
 _COMPUTES = "the share of compute time that is proportional to the clock: a 5% lower clock explains 0 to 5%"
 
 
-def _core_clock(name: str, title: str, reason: str | None, why: str = "") -> CauseRule:
+def _core_clock(name: str, title: str, reason: str | None) -> CauseRule:
     """Return the declaration of a core clock below the peers'. `reason`: what throttles it, or None."""
     return CauseRule(
         id=name,
@@ -185,21 +187,18 @@ def _core_clock(name: str, title: str, reason: str | None, why: str = "") -> Cau
         family="core clock",
         within="clocks",
         cost=partial(_core_by, reason),
-        describe=partial(_clock_words, sampled.CORE, "core clock", why),
+        describe=partial(_clock_words, sampled.CORE, "core clock", REASONS.get(reason or "", "")),
     )
 
 
 CAUSES: tuple[CauseRule, ...] = (
-    _core_clock("thermal", "while the GPU is too warm", sampled.THROTTLED_THERMAL, " (thermal slowdown)"),
+    _core_clock("thermal", "while the GPU is too warm", sampled.THROTTLED_THERMAL),
     _core_clock(
         "hardware-slowdown",
         "because the hardware lowers it: power brake, supply, board limit, sync boost",
         sampled.THROTTLED_HARDWARE,
-        " (hardware slowdown)",
     ),
-    _core_clock(
-        "power-cap", "while the power limit is reached", sampled.THROTTLED_POWER, " (power limit reached)"
-    ),
+    _core_clock("power-cap", "while the power limit is reached", sampled.THROTTLED_POWER),
     _core_clock("core-clock", "for none of the reasons above", None),
     CauseRule(
         id="memory-clock",
