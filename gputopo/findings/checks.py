@@ -148,8 +148,12 @@ def find(machine: Machine) -> tuple[Finding, ...]:
 def find_read(machine: Machine) -> list[Finding]:
     """Return the findings from readings, over all samples of the machine. Counters are at their maximum."""
     samples = at_samples(machine, max_counters(machine))
-    of = max((history.samples for history in machine.series), default=0)
-    read = [finding for check in CHECKS for finding in check.over(samples, of if of > len(samples) else None)]
+    samples_of_log = max((history.samples for history in machine.series), default=0)
+    read = [
+        finding
+        for check in CHECKS
+        for finding in check.over(samples, samples_of_log if samples_of_log > len(samples) else None)
+    ]
     lost = {
         finding.subject: finding for finding in read[::-1] if finding.id == driver.GPU_LOST.id
     }  # samples and kernel log

@@ -70,15 +70,15 @@ def growth(samples: Sequence[Sample], gpu: int, *, nvlinks: bool = False) -> dic
 
     `nvlinks`: those of the GPU's NVLinks too, as `nvlink 3 replay`.
     """
-    found: dict[str, int] = {}
+    rises: dict[str, int] = {}
     last: dict[str, int] = {}
     for sample in samples:
         facts = next((gpu_facts for gpu_facts in sample.gpus if gpu_facts["index"] == gpu), {})
         for name, count in _counts(facts, nvlinks=nvlinks):
             if count > last.get(name, count):
-                found[name] = found.get(name, 0) + count - last[name]
+                rises[name] = rises.get(name, 0) + count - last[name]
             last[name] = count
-    return found
+    return rises
 
 
 def _counts(facts: Mapping[str, Any], *, nvlinks: bool) -> Iterator[tuple[str, int]]:
@@ -100,13 +100,13 @@ def minutes(samples: Sequence[Sample]) -> float:
 
 def max_counters(machine: Machine) -> dict[int, dict[str, Any]]:
     """Return the maximum of each counter over all samples, by GPU."""
-    found: dict[int, dict[str, Any]] = {}
+    maxima: dict[int, dict[str, Any]] = {}
     for sample in machine.samples:
         for facts in sample.gpus:
-            mine = found.setdefault(facts["index"], {})
+            mine = maxima.setdefault(facts["index"], {})
             for path in COUNTERS & facts.keys():
                 mine[path] = _max(mine.get(path), facts[path])
-    return found
+    return maxima
 
 
 def _max(a: Any, b: Any) -> Any:

@@ -232,10 +232,10 @@ def cut_affinities(machine: Machine) -> Iterator[Fault]:
             cut[gpu.index] = None
             words.append("no CPU (none, while other GPUs have CPUs)")
     if cut:
-        those = f"GPU{'s' if len(cut) > 1 else ''} {index_ranges(cut)}"
+        which = f"GPU{'s' if len(cut) > 1 else ''} {index_ranges(cut)}"
         yield AFFINITY_CUT.fault(
             Subject.of_gpus(cut),
-            f"CPU affinity of {those} does not match a NUMA node: {'; '.join(dict.fromkeys(words))}",
+            f"CPU affinity of {which} does not match a NUMA node: {'; '.join(dict.fromkeys(words))}",
             {"cpu_affinity": {str(index): cpus for index, cpus in cut.items()}},
         )
 
@@ -245,8 +245,8 @@ def unread_lines(machine: Machine) -> Iterator[Fault]:
     """Count the lines of each capture that were not understood."""
     by_source = grouped((line.source, {"line": line.line, "text": line.text}) for line in machine.unread)
     counts: dict[str, int] = {}  # more than are listed, where they are many
-    for of in machine.lines:
-        counts[of.source] = counts.get(of.source, 0) + of.not_understood
+    for counted in machine.lines:
+        counts[counted.source] = counts.get(counted.source, 0) + counted.not_understood
     for source, lines in by_source.items():
         count = max(counts.get(source, 0), len(lines))
         numbers = ", ".join(str(entry["line"]) for entry in lines[:5]) + (", ..." if lines[5:] else "")

@@ -166,16 +166,17 @@ def _silent(machine: Machine, history: History) -> Iterator[Fault]:
 @check(*THROTTLE.values(), THROTTLE_UNKNOWN)
 def _slowdowns(machine: Machine, history: History) -> Iterator[Fault]:
     shares = {gpu: _throttled(seen) for gpu, seen in history.gpus.items()}
-    for name in in_rule_order({name for each in shares.values() for name in each}):
+    for name in in_rule_order({name for by_reason in shares.values() for name in by_reason}):
         rule = throttle_rule(name)
         if rule is None:
             continue
         for gpu, _ in _watched(machine, history):
             if name in shares[gpu.index]:
                 share, seconds = shares[gpu.index][name]
+                percent = f"{share:.0%}" if share >= 0.005 else "under 1%"
                 yield rule.fault(
                     gpu,
-                    f"{throttle_message(name)}, {_percent(share)} of the time",
+                    f"{throttle_message(name)}, {percent} of the time",
                     {"share": round(share, 4), "seconds": round(seconds, 1), "reason": name},
                     part=name,
                 )
@@ -286,36 +287,25 @@ def _below_slot(gpu: Gpu, seen: GpuHistory) -> Fault | None:
 
 def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) -> Fault | None:
     """Return the fault of a link of half the lanes, or a generation less, than the median of its model's."""
+    # Generation and lanes that were seen most often under load.
     links = {
-        index: link
+        index: (
+            max(seen.generations, key=seen.generations.__getitem__),
+            max(seen.widths, key=seen.widths.__getitem__),
+        )
         for index, seen in history.gpus.items()
-        if gpu.name and names.get(index) == gpu.name and is_loaded(seen) and (link := _usual_link(seen))
+        if gpu.name and names.get(index) == gpu.name and is_loaded(seen) and seen.generations and seen.widths
     }
-    own = links.get(gpu.index)
-    if own is None:
+    # Logarithms of the rates: a recording may report any generation.
+    log2_rates = {
+        index: generation + math.log2(max(1, width)) for index, (generation, width) in links.items()
+    }
+    if gpu.index not in links or median(log2_rates.values()) < 1 + log2_rates[gpu.index]:
         return None
-    # Logarithms of the rates: a recording may name any generation.
-    if median(map(_log2_rate, links.values())) < 1 + _log2_rate(own):
-        return None
-    says = (
-        f"PCIe link generation {own[0]} x{own[1]} under load, at least twice as fast on others of its model"
-    )
-    return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]})
-
-
-def _log2_rate(link: tuple[int, int]) -> float:
-    generation, width = link
-    return generation + math.log2(max(1, width))
-
-
-def _usual_link(seen: GpuHistory) -> tuple[int, int] | None:
-    """Return generation and lanes that were seen most often under load."""
-    if not seen.generations or not seen.widths:
-        return None
-    return (
-        max(seen.generations, key=lambda generation: seen.generations[generation]),
-        max(seen.widths, key=lambda width: seen.widths[width]),
-    )
+    generation, width = links[gpu.index]
+    link = f"PCIe link generation {generation} x{width} under load"
+    says = f"{link}, at least twice as fast on others of its model"
+    return LINK_SLOWER.fault(gpu, says, {"generation": generation, "width": width})
 
 
 def _tally(seen: GpuHistory) -> str:
@@ -324,10 +314,6 @@ def _tally(seen: GpuHistory) -> str:
     )
     widths = ", ".join(f"x{width}: {count}" for width, count in sorted(seen.widths.items()))
     return f"{generations or 'generation unknown'}; {widths or 'width unknown'}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
 def _throttled(seen: GpuHistory) -> dict[str, tuple[float, float]]:

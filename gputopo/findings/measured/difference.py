@@ -46,7 +46,7 @@ def bandwidth_difference(
     before = _by_key(with_new_indices(sample, new_index) for sample in of_both)
     after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
-    changes = [found for key in shared if (found := _change(before[key], after[key]))]
+    changes = [change for key in shared if (change := _change(before[key], after[key]))]
     failed_before = {
         _failed(with_new_indices(failure, new_index))
         for failure in old.failures
@@ -86,11 +86,11 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
     """
     return best(
         (
-            ((_what(one), _size(one)), one)
-            for one in samples
-            if one.invalid is None and one.runs_agree and (one.median_gb_per_s or one.median_us)
+            ((_what(sample), _size(sample)), sample)
+            for sample in samples
+            if sample.invalid is None and sample.runs_agree and (sample.median_gb_per_s or sample.median_us)
         ),
-        lambda one: one.bytes or 0,
+        lambda sample: sample.bytes or 0,
     )
 
 
@@ -128,18 +128,18 @@ def _noise(was: Sample, now: Sample, latency: bool, *, small: bool) -> float:
 
 def _conditions(was: Sample, now: Sample) -> Iterator[str]:
     for before in was.conditions:
-        after = next((one for one in now.conditions if one.gpu == before.gpu), None)
+        after = next((was_value for was_value in now.conditions if was_value.gpu == before.gpu), None)
         if after is None or not before.readings or not after.readings:
             continue
-        for name, one, other in (
+        for name, was_value, now_value in (
             ("PCIe generation", before.pcie_gen, after.pcie_gen),
             ("PCIe lanes", before.pcie_width, after.pcie_width),
             ("P-state", before.pstate, after.pstate),
             ("clocks throttled by", _throttle_reasons(before), _throttle_reasons(after)),
             ("memory clock", before.memory_mhz, after.memory_mhz),
         ):
-            if one is not None and other is not None and one != other:
-                yield f"GPU {before.gpu}: {name} {other}, was {one}"
+            if was_value is not None and now_value is not None and was_value != now_value:
+                yield f"GPU {before.gpu}: {name} {now_value}, was {was_value}"
 
 
 def _throttle_reasons(conditions: Conditions) -> str | None:

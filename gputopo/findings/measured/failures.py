@@ -240,16 +240,16 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
     while left:
         counts = Counter(gpu for failure in left for gpu in sorted(ends[id(failure)]))
         most = max(counts, key=counts.__getitem__, default=None)
-        own = [failure for failure in left if most in ends[id(failure)]] or left
-        left = [failure for failure in left if failure not in own]
-        of_all = set.intersection(*(ends[id(failure)] for failure in own))
-        about: Gpu | Subject = subject_of(own)
+        with_most = [failure for failure in left if most in ends[id(failure)]] or left
+        left = [failure for failure in left if failure not in with_most]
+        of_all = set.intersection(*(ends[id(failure)] for failure in with_most))
+        about: Gpu | Subject = subject_of(with_most)
         if len(of_all) == 1:
             (index,) = of_all
             about = gpus.get(index) or Gpu(index=index)
-        count = f"{len(own)} copies" if len(own) > 1 else "a copy"
-        says = f"{what} ({reason}): {count} failed: {_named_ends(own)}"
-        evidence = {"ways": [facts_of(failure, *_WAY) for failure in own]}
+        count = f"{len(with_most)} copies" if len(with_most) > 1 else "a copy"
+        says = f"{what} ({reason}): {count} failed: {_named_ends(with_most)}"
+        evidence = {"ways": [facts_of(failure, *_WAY) for failure in with_most]}
         yield COPY_FAILED.fault(about, says, evidence, case=case)
 
 

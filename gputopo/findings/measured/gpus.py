@@ -61,13 +61,13 @@ def slow_gpus(machine: Machine) -> Iterator[Fault]:
         _below_expected,
         _unlike_peers,
     )
-    found: set[tuple[object, str]] = set()
+    reported: set[tuple[object, str]] = set()
     for step in steps:
-        known = set(found)
+        known = set(reported)
         for fault in step(machine):
             key = (fault.gpus, fault.part or _LINK)
             if key not in known:
-                found.add(key)
+                reported.add(key)
                 yield fault
     yield from narrow_pairs(machine)
 
@@ -80,20 +80,25 @@ def behind_peers(machine: Machine) -> Iterator[Fault]:
     copies, path = _over_pcie(machine)
     for group, words in _groups(machine):
         for gpu in group:
-            own = copies.get(gpu.index, {})
-            peers = {str(one.index): copies[one.index] for one in group if one.index in copies}
-            peers.pop(str(gpu.index), None)
-            best = {kind: max((peer.get(kind, 0.0) for peer in peers.values()), default=0.0) for kind in own}
-            shares = {kind: own[kind] / best[kind] for kind in own if best[kind]}
+            rates = copies.get(gpu.index, {})
+            peers = {
+                str(other.index): copies[other.index]
+                for other in group
+                if other is not gpu and other.index in copies
+            }
+            best = {
+                kind: max((peer.get(kind, 0.0) for peer in peers.values()), default=0.0) for kind in rates
+            }
+            shares = {kind: rates[kind] / best[kind] for kind in rates if best[kind]}
             kind = max(shares, key=shares.__getitem__, default=None)
             if kind is None or shares[kind] >= PEERS_SHARE.value or not link_is_unknown(gpu, machine):
                 continue
-            fits = common_fits(own.values(), gpu)
+            fits = common_fits(rates.values(), gpu)
             reach = (
                 f"copies {path} reach about {roughly(shares[kind])} of the {best[kind]:.1f} GB/s of {words}"
             )
             evidence = {
-                "gb_per_s": own[kind],
+                "gb_per_s": rates[kind],
                 "peers_gb_per_s": {index: peer[kind] for index, peer in peers.items() if kind in peer},
                 "fits": list(map(link_name, fits)),
             }
@@ -127,11 +132,11 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
         lambda sample: sample.rate,
     )
     for gpu in present(machine):
-        own = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
-        low = {words: sample for words, sample in own.items() if sample.rate < sample.floor_gb_per_s}
+        of_gpu = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
+        low = {words: sample for words, sample in of_gpu.items() if sample.rate < sample.floor_gb_per_s}
         if memory := low.pop(_IN_MEMORY, None):
             yield _below(gpu, _IN_MEMORY, memory, LOW_IN_GPU_MEMORY, _MEMORY)
-        alone = [sample for words, sample in own.items() if words in _ALONE]
+        alone = [sample for words, sample in of_gpu.items() if words in _ALONE]
         slow = [sample for sample in alone if sample in low.values()]
         slower = min(slow or low.values(), key=_share, default=None)
         if slower is None:
@@ -189,11 +194,11 @@ def _unlike_peers(machine: Machine) -> Iterator[Fault]:
             known = [gpu for gpu in group if gpu.index in values and not gpu.mig.mode]
             best = max((values[gpu.index] for gpu in known), default=0.0)
             for gpu in known:
-                own = values[gpu.index]
-                if own >= limit * best or (part == _LINK and not link_is_unknown(gpu, machine)):
+                value = values[gpu.index]
+                if value >= limit * best or (part == _LINK and not link_is_unknown(gpu, machine)):
                     continue
-                says = f"{what} reach about {roughly(own / best)} of the {best:.1f} GB/s of {words}"
-                evidence = {"gb_per_s": own, "best_gb_per_s": best}
+                says = f"{what} reach about {roughly(value / best)} of the {best:.1f} GB/s of {words}"
+                evidence = {"gb_per_s": value, "best_gb_per_s": best}
                 yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
 
 
@@ -265,7 +270,7 @@ def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
     for (a, b), sample in pair_copies(copies_of(machine).samples, "p2p_staged").items():
         if a in names and names[a] == names.get(b):
             ends += [(a, ("out", sample.rate)), (b, ("in", sample.rate))]
-    return {index: maxima(own) for index, own in grouped(ends).items()}, _THROUGH_HOST
+    return {index: maxima(by_direction) for index, by_direction in grouped(ends).items()}, _THROUGH_HOST
 
 
 def _is_usual(fits: Sequence[LinkExpectation], gpu: Gpu) -> bool:

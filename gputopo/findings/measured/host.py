@@ -134,8 +134,8 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
 
 
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
-    own = [sample for sample in judged(samples) if sample.kind == kind and sample.host_gpu == gpu]
-    far = (sample.rate for sample in own if sample.pinned is not False and is_far(sample, gpu, machine))
+    copies = [sample for sample in judged(samples) if sample.kind == kind and sample.host_gpu == gpu]
+    far = (sample.rate for sample in copies if sample.pinned is not False and is_far(sample, gpu, machine))
     return max(far, default=None)
 
 
@@ -153,22 +153,24 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
     # Cores are compared with their own memory; where it was not measured, with that memory's own cores.
     beside = {nodes: near.get(nodes[0], near.get(nodes[1])) for nodes in far}
     slow = {
-        nodes: (one, own) for nodes, one in far.items() if (own := beside[nodes]) and _clearly_far(one, own)
+        nodes: (far_sample, near_sample)
+        for nodes, far_sample in far.items()
+        if (near_sample := beside[nodes]) and _clearly_far(far_sample, near_sample)
     }
     if slow:
-        (cores, memory), (slowest, own) = min(slow.items(), key=lambda item: item[1][0].rate)
+        (cores, memory), (slowest, near_sample) = min(slow.items(), key=lambda item: item[1][0].rate)
         yield FAR_SLOW.fault(
             MACHINE,
             f"cores of NUMA node {cores} reach memory of node {memory} at {slowest.rate:.1f} GB/s, near "
-            f"memory at {own.rate:.1f}",
+            f"memory at {near_sample.rate:.1f}",
             {
-                "near_gb_per_s": {str(node): round(one.rate, 3) for node, one in near.items()},
+                "near_gb_per_s": {str(node): round(far_sample.rate, 3) for node, far_sample in near.items()},
                 "far_gb_per_s": {
-                    f"cores {nodes[0]}, memory {nodes[1]}": round(one.rate, 3)
-                    for nodes, (one, _) in slow.items()
+                    f"cores {nodes[0]}, memory {nodes[1]}": round(far_sample.rate, 3)
+                    for nodes, (far_sample, _) in slow.items()
                 },
             },
-            "warning" if slowest.rate < FAR_BAD_SHARE.value * own.rate else "info",
+            "warning" if slowest.rate < FAR_BAD_SHARE.value * near_sample.rate else "info",
         )
 
 
