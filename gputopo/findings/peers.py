@@ -87,12 +87,11 @@ _CAPABILITY = Compared(CARD_DIFFERS)
 _POWER = Compared(CARD_DIFFERS, throttling.LIMIT_SHARE)
 _CORE = Compared(clocks.CORE_DIFFERS, clocks.CORE_SHARE)
 _APPLICATION = Compared(SETTING_DIFFERS, clocks.MEMORY_SHARE)
-_MEMORY_CLOCK = "clocks_mhz.memory.max"
 _BAR1 = "bar1_mib.total"
 _APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
 # By path; a fact that is not here is a capability of the card.
 _FACTS = {
-    _MEMORY_CLOCK: Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
+    "clocks_mhz.memory.max": Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
     "clocks_mhz.sm.max": _CORE,
     "clocks_mhz.graphics.max": _CORE,
     "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),

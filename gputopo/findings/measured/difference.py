@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 
 from gputopo.findings.difference import machine_difference, paired_gpus
-from gputopo.findings.measured.direct import noise_share
+from gputopo.findings.measured.direct import DEVIATIONS, noise_share
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, identity, with_new_indices
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
 from gputopo.values.ends import gpus_in
@@ -18,8 +18,6 @@ _what = identity("bytes", "nccl")
 # Not measured on hardware.
 MIN_CHANGE = 0.03
 MIN_CHANGE_SMALL = 0.15
-# Three standard deviations of both medians' repeats together.
-DEVIATIONS = 3.0
 
 
 def bandwidth_difference(
@@ -104,7 +102,9 @@ def _change(was: Sample, now: Sample) -> Changed | None:
     before, after = (was.median_us, now.median_us) if latency else (was.median_gb_per_s, now.median_gb_per_s)
     if not before or not after:
         return None
-    noise = _noise(was, now, latency, small=latency or _size(now) is not None)
+    floor = MIN_CHANGE_SMALL if latency or _size(now) is not None else MIN_CHANGE
+    repeats = [sample.repeats_us if latency else sample.repeats_gb_per_s for sample in (was, now)]
+    noise = max(floor, DEVIATIONS.value * math.hypot(*map(noise_share, repeats)))
     # A share of the smaller one: half and twice are as far apart in both directions.
     if abs(after - before) <= noise * min(before, after):
         return None
@@ -120,15 +120,9 @@ def _change(was: Sample, now: Sample) -> Changed | None:
     )
 
 
-def _noise(was: Sample, now: Sample, latency: bool, *, small: bool) -> float:
-    floor = MIN_CHANGE_SMALL if small else MIN_CHANGE
-    repeats = (was.repeats_us, now.repeats_us) if latency else (was.repeats_gb_per_s, now.repeats_gb_per_s)
-    return max(floor, DEVIATIONS * math.hypot(noise_share(repeats[0]), noise_share(repeats[1])))
-
-
 def _conditions(was: Sample, now: Sample) -> Iterator[str]:
     for before in was.conditions:
-        after = next((was_value for was_value in now.conditions if was_value.gpu == before.gpu), None)
+        after = next((later for later in now.conditions if later.gpu == before.gpu), None)
         if after is None or not before.readings or not after.readings:
             continue
         for name, was_value, now_value in (

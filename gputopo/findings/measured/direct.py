@@ -189,7 +189,7 @@ def is_slower(sample: Sample, other: Sample) -> bool:
 
 
 def class_of(machine: Machine, pair: Pair) -> str:
-    """Return the class of a pair as in the matrix of `nvidia-smi topo -m`, or `unknown hop`."""
+    """Return the class of a pair as in the matrix of `nvidia-smi topo -m`, or `unknown path`."""
     hop = class_name(machine.link(*pair))
     return "unknown path" if hop == "unknown" else hop
 

@@ -189,32 +189,33 @@ def _share(sample: Sample) -> float:
 
 
 def _unlike_peers(machine: Machine) -> Iterator[Fault]:
-    for what, values, limit, case, part in _compared(machine):
+    """Find GPUs that are slower than others of their model, in both directions at once or in their memory."""
+    for what, values, case, part in _compared(machine):
         for group, words in _groups(machine):
             known = [gpu for gpu in group if gpu.index in values and not gpu.mig.mode]
             best = max((values[gpu.index] for gpu in known), default=0.0)
             for gpu in known:
                 value = values[gpu.index]
-                if value >= limit * best or (part == _LINK and not link_is_unknown(gpu, machine)):
+                if value >= ALIKE_SHARE.value * best or (part == _LINK and not link_is_unknown(gpu, machine)):
                     continue
                 says = f"{what} reach about {roughly(value / best)} of the {best:.1f} GB/s of {words}"
                 evidence = {"gb_per_s": value, "best_gb_per_s": best}
                 yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
 
 
-def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, Case, str]]:
-    """Yield what is compared, the number of each GPU (higher is faster), its least share, case and part."""
+def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], Case, str]]:
+    """Yield what is compared, the GB/s of each GPU, case and part."""
     for kind, rates in _bidirectional(copies_of(machine)).items():
         beside = "" if kind == "bidirectional" else " next to the other direction"
         what = f"copies {_DIRECTIONS[kind]}{beside}"
-        yield what, rates, ALIKE_SHARE.value, LOW_IN_BOTH_DIRECTIONS, _LINK
+        yield what, rates, LOW_IN_BOTH_DIRECTIONS, _LINK
     local = maxima(
         (gpu, sample.rate)
         for sample in _steady(machine)
         if sample.kind == "d2d_local" and sample.is_large and sample.is_by_copy_engine
         if (gpu := sample.source.gpu) is not None
     )
-    yield _IN_MEMORY, local, ALIKE_SHARE.value, LOW_IN_GPU_MEMORY, _MEMORY
+    yield _IN_MEMORY, local, LOW_IN_GPU_MEMORY, _MEMORY
 
 
 def _steady(machine: Machine) -> tuple[Sample, ...]:
