@@ -227,7 +227,12 @@ def failures(machine: Machine) -> Iterator[Fault]:
         detail = f" ({of_path[0].says})" if of_path[0].says else ""
         says = f"{rule.title}: {KINDS[kind]}, {_named_ends(of_path)}{detail}"
         ways = [facts_of(failure, *_WAY) for failure in of_path]
-        yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=_remedy(machine, rule, of_path))
+        remedy = None
+        if rule is WRONG_DATA:
+            remedy = _wrong_data_remedy(machine, of_path)
+        elif all(failure.source == failure.destination or HOST in failure.ends for failure in of_path):
+            remedy = DRIVER_HUNG.remedy  # ACS and an IOMMU are on the path between two GPUs
+        yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=remedy)
 
 
 def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterator[Fault]:
@@ -255,14 +260,6 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
 
 def _named_ends(failed: Iterable[Failure]) -> str:
     return named_paths(failure.source if failure.kind in COLLECTIVES else failure.way for failure in failed)
-
-
-def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
-    if rule is WRONG_DATA:
-        return _wrong_data_remedy(machine, failed)
-    # ACS and an IOMMU are on the path between two GPUs.
-    of_one = all(failure.source == failure.destination or HOST in failure.ends for failure in failed)
-    return DRIVER_HUNG.remedy if rule is HUNG and of_one else None
 
 
 def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:

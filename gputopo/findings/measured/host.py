@@ -67,7 +67,15 @@ def far_nodes(machine: Machine) -> Iterator[Fault]:
     for kind in HOST_KINDS:
         near = host_link_rates(samples, kind, machine)
         for gpu in present(machine):
-            far = _fastest_far(samples, kind, gpu.index, machine)
+            far = max(
+                (
+                    sample.rate
+                    for sample in judged(samples)
+                    if sample.kind == kind and sample.host_gpu == gpu.index and sample.pinned is not False
+                    if is_far(sample, gpu.index, machine)
+                ),
+                default=None,
+            )
             if far is None or gpu.index not in near or far >= FAR_SHARE.value * near[gpu.index]:
                 continue
             share = far / near[gpu.index]
@@ -131,12 +139,6 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     says = f"measured: {'; '.join(map(_group_words, groups))}"
     severity: Severity = "warning" if bad else "info"
     yield SHARED_UPLINK.fault(MACHINE, says, {"groups": evidence}, severity, case=case)
-
-
-def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
-    copies = [sample for sample in judged(samples) if sample.kind == kind and sample.host_gpu == gpu]
-    far = (sample.rate for sample in copies if sample.pinned is not False and is_far(sample, gpu, machine))
-    return max(far, default=None)
 
 
 def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
