@@ -231,10 +231,10 @@ def _inspect_once(options: InspectOptions) -> int:
         schema.make_folder(options.record.parent)
         schema.write(options.record, machine)
     if old is not None:
-        from gputopo.findings.difference import difference
+        from gputopo.findings import machine_difference
         from gputopo.report import difference_document
 
-        changes = difference(old, whole)
+        changes = machine_difference(old, whole)
         show_report(changes, lambda: difference_document(changes), options.shape)
     else:
         # The terminal shows whose processes use the GPUs. Output to a file or a program does not, unless
