@@ -223,10 +223,11 @@ def _captures(text: str, origin: str) -> list[Machine]:
 def _by_format(text: str, origin: str) -> list[Machine]:
     """Read all formats in a cleaned text; the list is empty if there is none."""
     from gputopo.captures import kernel_log
-    from gputopo.captures.smi import csv_table
+    from gputopo.captures.smi import csv_table, dmon
 
-    if csv_table.is_whole(text):  # it may have many lines: other formats are not tried
-        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
+    for log in (csv_table, dmon):
+        if log.is_whole(text):  # it may have many lines: other formats are not tried
+            return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
     taken = kernel_log.take(text)
     if taken.is_whole:
         return [kernel_log.counted(taken)]
