@@ -228,7 +228,7 @@ def _by_format(text: str, origin: str) -> list[Machine]:
     for log in (csv_table, dmon):
         if log.is_whole(text):  # it may have many lines: other formats are not tried
             return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
-    taken = kernel_log.take(text)
+    taken = kernel_log.take(kernel_log.without_times(text))
     if taken.is_whole:
         return [kernel_log.counted(taken)]
     if taken.is_log and not detect.is_readable(taken.rest):
