@@ -266,7 +266,8 @@ class _Reader:
         if not us or algorithm is None or bus is None or (wrong is None and errors not in ("N/A", "?")):
             return None
         is_count = wrong is not None and (self.counts_wrong or re.fullmatch(r"\d+", errors))
-        timed = Timed(in_place, us, algorithm, bus, int(wrong or 0) if is_count else None)
+        count = int(wrong or 0) if is_count else None
+        timed = Timed(in_place, us, algorithm, bus, count, unchecked=errors == "N/A")
         return timed if size == 0 or timed.agrees(size, _rounding(words[0])) else None
 
     def _end(self, line: str) -> bool:

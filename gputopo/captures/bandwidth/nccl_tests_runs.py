@@ -67,6 +67,7 @@ class Timed:
     algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int | None = None
+    unchecked: bool = False  # printed as N/A
 
     def agrees(self, size: int, rounding: float = 0.0) -> bool:
         """Return whether time and rates match the number of bytes. `rounding`: share of the time."""
@@ -284,7 +285,7 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
 
 
 def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
-    """Return the program whose output has these operators, roots and ratios, or None if unclear.
+    """Return the program whose output has these operators, roots, ratios and checks, or None if unclear.
 
     If several programs fit, the program mentioned in another line or the file name is used.
     """
@@ -314,11 +315,20 @@ def _fitting(run: NcclRun, row: NcclRow, above: float) -> list[str]:
     """Return the programs that fit a row with a ratio of bus to algorithm bandwidth of 1 + `above`."""
     if row.root is not None:
         return ["reduce"] if row.reduction else ["gather", "scatter"] if above else ["broadcast"]
+    halves = [half for each in run.rows for half in each.timed]
+    # Since 2.14, only in-place results of alltoall and sendrecv are not checked.
+    is_exchange = {half.in_place for half in halves if half.unchecked} == {True}
     if row.reduction is None:
-        return ["all_gather", "alltoall"] if above else ["all_gather", "hypercube"]
+        if is_exchange:
+            return ["alltoall"]
+        if not above:
+            return ["all_gather", "hypercube"]
+        counted = {half.in_place for half in halves if half.wrong is not None}
+        return ["all_gather"] if counted == {False, True} else ["all_gather", "alltoall"]
     if above:
         return ["all_reduce"] if above > 0 else ["reduce_scatter"]
-    return ["sendrecv"] if len({rank.number for rank in run.ranks}) > 2 else ["all_reduce", "sendrecv"]
+    is_sendrecv = is_exchange or len({rank.number for rank in run.ranks}) > 2
+    return ["sendrecv"] if is_sendrecv else ["all_reduce", "sendrecv"]
 
 
 _NAMED = re.compile(
