@@ -1,7 +1,7 @@
 """Several runs of one program: sections of a log, the output of a loop, logs of before and after, of hosts.
 
 A measurement repeated with another value belongs to another run. Runs are never merged: each sample has the
-number of its run, or the name of its file, and a note says that there are several.
+name of its run, which is a heading, a file or a number, and a note says that there are several.
 """
 
 import contextlib
@@ -29,6 +29,10 @@ _START = re.compile(
     r"|(?:\+ |\S{0,60}[$#%] )?(?:\S{1,40}=\S{0,40} )*(?:\S*/)?"
     r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth|iperf3|ib_(?:write|read|send|atomic)_(?:bw|lat))\b"
 )
+_HEADING = re.compile(  # `==> NAME <==` of head and tail, `=== NAME ===`, `# NAME`
+    r"(?:# |[-=*#~+_>]{2,}) *(?P<name>[^\W_](?:.{0,78}[^\s<=*#~+_-])?)[ <=*#~+_-]*$"
+)
+_PROGRAM = re.compile(r"bandwidth|nvidia|cuda", re.IGNORECASE)
 _MAX_NAMED = 4
 _what = identity()  # identity of a sample without its run
 _OF_SEVERAL_GPUS = ("nvbandwidth", "p2pBandwidthLatencyTest")  # bandwidthTest sees only one
@@ -60,14 +64,14 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
     lines = text.splitlines()
     machines: list[Machine] = []
     understood: set[int] = set()
-    for part in parts:
+    for part in parts.values():
         found = scan("\n".join(lines[part.start - 1 : part.stop - 1]), found)
         read = found.read(origin=origin)
         machines.append(read.machine)
         understood |= {part.start - 1 + line for line in read.understood}
     if not _differ([_samples(machine) for machine in machines]):
         return whole.read(origin=origin)
-    machine = joined(_numbered(parts), machines, source, origin=origin)
+    machine = joined([*parts], machines, source, origin=origin)
     return ProgramRead(machine, frozenset(understood))
 
 
@@ -93,39 +97,43 @@ def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint:
     return joined(_numbered(machines), machines, source, origin=origin)
 
 
-def split_runs(text: str, measured: Sequence[Mark]) -> list[range]:
+def split_runs(text: str, measured: Sequence[Mark]) -> dict[str, range]:
     """Return the lines of each part in which nothing is measured twice; empty if the text is one such part.
 
-    A part starts at the first command or start of a program after the previous measurement, else at the
-    repeated measurement.
+    A part starts at the first heading, command or start of a program after the previous measurement, else at
+    the repeated measurement. Each has the name in its heading, unless a heading is missing, repeated or about
+    a program; then parts are numbered.
     """
     if len({what for _, what in measured}) == len(measured):
-        return []
-    lines = ["", *text.splitlines()]
+        return {}
+    lines = ["", *(line.strip(" \t`|")[:200] for line in text.splitlines())]
     starts: list[int] = []
     seen: set[Hashable] = set()
     last = 0
     for line, what in measured:
         if not starts or what in seen:
             above = range(last + 1, line)
-            starts.append(next((n for n in above if _START.match(lines[n].strip(" \t`|")[:200])), line))
+            heads = (n for n in above if _HEADING.match(lines[n]) or _START.match(lines[n]))
+            starts.append(next(heads, line))
             seen = set()
         seen.add(what)
         last = line
+    names = [match["name"] for start in starts if (match := _HEADING.match(lines[start]))]
+    if len({*names}) < len(starts) or any(map(_PROGRAM.search, names)):
+        names = _numbered(starts)
     bounds = [1, *starts[1:], len(lines) + 1]
-    return [range(start, end) for start, end in itertools.pairwise(bounds)]
+    return dict(zip(names, itertools.starmap(range, itertools.pairwise(bounds)), strict=True))
 
 
 def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> Bandwidth:
     """Return a measurement with each sample's run, if there are several runs. `lines`: the samples' lines."""
     in_order = sorted(zip(lines, bandwidth.samples, strict=True), key=lambda placed: placed[0])
     parts = split_runs(text, [(line, _what(sample)) for line, sample in in_order])
-    runs = [[sample for line, sample in in_order if line in part] for part in parts]
-    names = _numbered(parts)
-    named = in_runs(names, runs)
+    runs = [[sample for line, sample in in_order if line in part] for part in parts.values()]
+    named = in_runs([*parts], runs)
     if named is None:
         return bandwidth
-    note = several(bandwidth.source, [name for name, run in zip(names, named, strict=True) if run])
+    note = several(bandwidth.source, [name for name, run in zip(parts, named, strict=True) if run])
     samples = tuple(itertools.chain.from_iterable(named))
     return replace(bandwidth, samples=samples, notes=(*bandwidth.notes, note))
 
