@@ -22,6 +22,7 @@ _TOOLS = (
 _NOISE = re.compile(
     r"^(?:\W*|\W*(?:text|console|bash|sh(?:ell)?|plaintext|log)\W*"  # rules, code fences
     r"|([-=*#~+])\1+[>\s]*[^\W_][^|]{0,78}?[<\s]*\1{2,}"  # ===== NAME =====
+    r"|([-=*~+>])\2+ [A-Za-z][\w.-]{0,60}"  # --- NAME
     r"|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"  # prompts, Markdown headings
     r"|(?:\(\w+\) )?(?:[^\s@]+@[^\s$#]*|\[[^\s@]+@\S+ [^\]]*\])[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
