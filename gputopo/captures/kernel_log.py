@@ -332,14 +332,14 @@ class _Log:
         self.begun = None
 
     def _take(self, message: _Message) -> None:
-        fits = ((*form[:3], found) for form in _FORMS if (found := form[3].search(message.text)))
-        kind, driver, says, found = next(fits, (None, None, "", None))
-        if kind is None or found is None:
+        fits = ((*form[:3], match) for form in _FORMS if (match := form[3].search(message.text)))
+        kind, driver, says, match = next(fits, (None, None, "", None))
+        if kind is None or match is None:
             return
-        if "port" in found.groupdict():  # received by a port; the next lines may describe it
-            self.received.append((message, found))
+        if "port" in match.groupdict():  # received by a port; the next lines may describe it
+            self.received.append((message, match))
             return
-        parts = {name: part for name, part in found.groupdict().items() if part}
+        parts = {name: part for name, part in match.groupdict().items() if part}
         said = parts.get("severity") or parts.get("action")
         self._add(
             kind,
@@ -396,11 +396,11 @@ class _Log:
         """Add what ports received, except errors that a following line described."""
         events = self.earlier if self.is_earlier else self.events
         described = {(event.pci_address, event.severity) for event in events.values() if event.kind == "aer"}
-        for message, found in self.received:
-            severity = _severity(found["severity"])
-            where, port = _address(found["at"]), _address(found["port"])
+        for message, match in self.received:
+            severity = _severity(match["severity"])
+            where, port = _address(match["at"]), _address(match["port"])
             if (where, severity) not in described and not (where is None and (port, severity) in described):
-                self._add("aer", message, found["text"], severity=severity, at=found["at"] or found["port"])
+                self._add("aer", message, match["text"], severity=severity, at=match["at"] or match["port"])
         self.received.clear()
 
 

@@ -253,9 +253,9 @@ class _Reader:
                 continue
             halves = [words[:each], words[each:]][:count]
             timed = [self._timed(half, size, in_place=at > 0) for at, half in enumerate(halves)]
-            found = tuple(half for half in timed if half is not None)
-            if len(found) == count:
-                return found
+            understood = tuple(half for half in timed if half is not None)
+            if len(understood) == count:
+                return understood
         return ()
 
     def _timed(self, words: list[str], size: int, *, in_place: bool) -> Timed | None:

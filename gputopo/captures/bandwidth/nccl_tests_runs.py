@@ -193,12 +193,12 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     alone = not any(half.bus_gb_per_s for half in timed) and processes == len(ranks)
     tables = [id(run.ranks) for run in runs if run.rows]
     mixed = any(
-        one.host != other.host and (one.number, one.group) == (other.number, other.group)
+        rank.host != other.host and (rank.number, rank.group) == (other.number, other.group)
         for key, each in listed.items()
         for others in listed.values()
         # If there are fewer tables than lists, a list without a table is from a run that was cut off.
         if others is each or (key not in tables and len(tables) >= processes)
-        for one, other in product(each, others)
+        for rank, other in product(each, others)
     )
     if not alone and not mixed:
         return None
@@ -291,7 +291,7 @@ def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
     """
     best = max(
         ((row, timed) for row in run.rows for timed in row.timed),
-        key=lambda one: one[1].bus_gb_per_s,
+        key=lambda placed: placed[1].bus_gb_per_s,
         default=None,
     )
     if best is None or best[1].bus_gb_per_s < 0.1:
@@ -345,7 +345,7 @@ _IN_ORDER = (
 
 def programs_in(words: str) -> set[str]:
     """Return the programs whose operations are mentioned, in any spelling."""
-    return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
+    return {_IN_ORDER[match.lastindex - 1] for match in _NAMED.finditer(words) if match.lastindex}
 
 
 def _failures(run: NcclRun, kind: Kind, place: End) -> dict[Failure, None]:

@@ -60,13 +60,13 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
     parts = split_runs(text, sorted(whole.measured(), key=lambda mark: mark[0]))
     if not parts:
         return whole.read(origin=origin)
-    found = whole
+    scanned = whole
     lines = text.splitlines()
     machines: list[Machine] = []
     understood: set[int] = set()
     for part in parts.values():
-        found = scan("\n".join(lines[part.start - 1 : part.stop - 1]), found)
-        read = found.read(origin=origin)
+        scanned = scan("\n".join(lines[part.start - 1 : part.stop - 1]), scanned)
+        read = scanned.read(origin=origin)
         machines.append(read.machine)
         understood |= {part.start - 1 + line for line in read.understood}
     if not _differ([_samples(machine) for machine in machines]):
@@ -164,20 +164,20 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
     fitted = [aligned(most, machine)[0] for machine in machines]
     known = {gpu.index: gpu.name for gpu in most.gpus}
     if any(
-        len(one.gpus) < len(machine.gpus)
-        or any(len({gpu.name, known[gpu.index]} - {None}) > 1 for gpu in one.gpus)
-        for one, machine in zip(fitted, machines, strict=True)
+        len(aligned_run.gpus) < len(machine.gpus)
+        or any(len({gpu.name, known[gpu.index]} - {None}) > 1 for gpu in aligned_run.gpus)
+        for aligned_run, machine in zip(fitted, machines, strict=True)
     ):
         raise InputError(
             f"{origin} holds runs of {source} on different GPUs: {_listed(names)}",
             "they are of several machines: copy the lines of one",
         )
     named = name_differing_runs(names, fitted)
-    lists = [{gpu.index: gpu for gpu in (*most.gpus, *one.gpus)} for one in named]
+    lists = [{gpu.index: gpu for gpu in (*most.gpus, *run.gpus)} for run in named]
     machine = merge.merge(
         [
-            replace(one, bandwidth=None, gpus=tuple(gpus.values()))
-            for one, gpus in zip(named, lists, strict=True)
+            replace(run, bandwidth=None, gpus=tuple(gpus.values()))
+            for run, gpus in zip(named, lists, strict=True)
         ]
     )
     bandwidths = [run.bandwidth for run in named if run.bandwidth is not None]
@@ -186,20 +186,20 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
 
 def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
     """Return the machines; if machines of a program have different values, their samples get run names."""
-    found = list(machines)
+    named = list(machines)
     done: set[int] = set()
-    for source in dict.fromkeys(one for machine in machines for one in _programs(machine)):
-        of_program = [at for at, one in enumerate(found) if source in _programs(one) and at not in done]
-        samples = in_runs([names[at] for at in of_program], [_samples(found[at]) for at in of_program])
+    for source in dict.fromkeys(program for machine in machines for program in _programs(machine)):
+        of_program = [at for at, run in enumerate(named) if source in _programs(run) and at not in done]
+        samples = in_runs([names[at] for at in of_program], [_samples(named[at]) for at in of_program])
         if samples is None:
             continue
         note = several(source, [names[at] for at, own in zip(of_program, samples, strict=True) if own])
         done |= set(of_program)
         for at, own in zip(of_program, samples, strict=True):
-            bandwidth = found[at].bandwidth or Bandwidth(source=source)
+            bandwidth = named[at].bandwidth or Bandwidth(source=source)
             new = replace(bandwidth, samples=tuple(own), notes=(*bandwidth.notes, note))
-            found[at] = replace(found[at], bandwidth=new)
-    return found
+            named[at] = replace(named[at], bandwidth=new)
+    return named
 
 
 def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list[Sample]] | None:
@@ -209,15 +209,15 @@ def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list
     """
     if not _differ(runs):
         return None
-    found: list[list[Sample]] = []
+    named_runs: list[list[Sample]] = []
     seen: list[set[object]] = []
     for name, run in zip(names, runs, strict=True):
         own: set[object] = {(_what(sample), _value(sample)) for sample in run}
         again = any(own <= earlier for earlier in seen)
         seen.append(own)
         named = [replace(s, run=f"{name}: {s.run}" if s.run else name) for s in run]
-        found.append([] if again else named)
-    return found
+        named_runs.append([] if again else named)
+    return named_runs
 
 
 def several(source: str, names: Sequence[str]) -> str:
@@ -234,17 +234,18 @@ def by_files(names: Sequence[str], machines: Sequence[Machine]) -> tuple[list[st
     Files of one program with different values become one machine if their GPUs can be the same or have the
     same model: a merge would drop GPUs with other PCI addresses.
     """
-    found: dict[int, Machine] = dict(enumerate(machines))
+    by_place: dict[int, Machine] = dict(enumerate(machines))
     for program in {machine.source for machine in machines} & set(_OF_SEVERAL_GPUS):
         own = [at for at, machine in enumerate(machines) if machine.source == program]
         runs = [_samples(machines[at]) for at in own]
         if _differ(runs):
             with contextlib.suppress(InputError):  # other GPUs: a merge reports the contradiction
-                one = joined([names[at] for at in own], [machines[at] for at in own], program, origin="")
-                found = {at: machine for at, machine in found.items() if at not in own} | {own[0]: one}
-    places = sorted(found)
+                whole = joined([names[at] for at in own], [machines[at] for at in own], program, origin="")
+                others = {at: machine for at, machine in by_place.items() if at not in own}
+                by_place = others | {own[0]: whole}
+    places = sorted(by_place)
     kept = [names[at] for at in places]
-    return kept, name_differing_runs(kept, [found[at] for at in places])
+    return kept, name_differing_runs(kept, [by_place[at] for at in places])
 
 
 def _differ(runs: Sequence[Sequence[Sample]]) -> bool:
