@@ -9,13 +9,11 @@ drivers/pci/pcie/aer.c; NVIDIA, "XID Errors" and "Fabric Manager User Guide" (SX
 """
 
 import re
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from gputopo.captures.detect import format_of
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.fields import kernel_address, rows_of
@@ -28,7 +26,6 @@ _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
 _MAX_TEXT = 200
 _MAX_LISTED = 1000  # lines that are not from a daemon
-_MAX_TIMED = 500  # lines that are searched for another output
 _MAX_EVENTS = 512  # events of different kinds, codes or devices
 _MIN_LINES = 3  # a text with fewer lines and no event is not called a kernel log
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -118,7 +115,8 @@ _OF_GPU = re.compile(
     r"|\[tid \d"
     r"|fabricmanager"
 )
-_TIMED = re.compile(rf"^{_DMESG}(?P<line>(?!.*(?:{_OF_GPU.pattern})).*)", re.MULTILINE)
+# A line with a time that may be the kernel's or of a tool that put it before the line of another output.
+TIMED = re.compile(rf"^{_DMESG}(?P<line>(?!.*(?:{_OF_GPU.pattern})).*)", re.MULTILINE)
 _INTERNAL = re.compile(r"_?[a-z]\w+: ")  # functions of the driver: one failure causes hundreds
 # A line of the module that continues the line above it.
 _CONTINUED = re.compile(
@@ -159,13 +157,6 @@ def parse(text: str, *, origin: str) -> Machine:
     if not taken.lines:
         raise InputError(f"{origin} has no line of the kernel log in it", _HINT)
     return counted(taken, alone=True)
-
-
-def without_times(text: str) -> str:
-    """Return a text without the times that some tool put before the lines of another output."""
-    timed = "\n".join(match["line"] for match in islice(_TIMED.finditer(text), _MAX_TIMED))
-    is_other = timed and format_of(timed, but=FORMAT) is not None
-    return _TIMED.sub(r"\g<line>", text) if is_other else text
 
 
 def take(text: str) -> Taken:

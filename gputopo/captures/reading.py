@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,6 +19,9 @@ from gputopo.values.option import listed, nearest
 
 _STDIN = "standard input"
 _FINGERPRINT = "host.fingerprint"
+# Lines with a time of dmesg that are searched for another output. Not measured; chosen because the first
+# lines of an output identify it.
+_MAX_TIMED = 500
 _OTHER_UUIDS = "their GPUs have other UUIDs"
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that has `sys`
@@ -228,7 +231,10 @@ def _by_format(text: str, origin: str) -> list[Machine]:
     for log in (csv_table, dmon):
         if log.is_whole(text):  # it may have many lines: other formats are not tried
             return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
-    taken = kernel_log.take(kernel_log.without_times(text))
+    timed = [match["line"] for match in islice(kernel_log.TIMED.finditer(text), _MAX_TIMED)]
+    if timed and detect.format_of("\n".join(timed), but=kernel_log.FORMAT) is not None:
+        text = kernel_log.TIMED.sub(r"\g<line>", text)
+    taken = kernel_log.take(text)
     if taken.is_whole:
         return [kernel_log.counted(taken)]
     if taken.is_log and not detect.is_readable(taken.rest):
