@@ -68,22 +68,22 @@ def detect(text: str) -> bool:
 
 def parts(text: str) -> list[BugReportPart]:
     """Return the parts between the rules; several files under one rule are separate parts."""
-    found: list[BugReportPart] = []
+    blocks: list[BugReportPart] = []
     bounds = [*_BOUNDARY.finditer(text)]
     line, at = 0, 0
-    for one, following in zip(bounds, [*bounds[1:], None], strict=True):
-        line += text.count("\n", at, one.end()) + 1
-        at = one.end() + 1
+    for rule, following in zip(bounds, [*bounds[1:], None], strict=True):
+        line += text.count("\n", at, rule.end()) + 1
+        at = rule.end() + 1
         block = text[at : following.start() if following else len(text)]
-        title = one["file"] or one["command"] or ""
+        title = rule["file"] or rule["command"] or ""
         if title:
             block = _LISTING.sub("", block)
         elif head := re.match(r"\s*(\S.*)", block):
             title = head[1].strip()
             block = "\n" * block.count("\n", 0, head.end()) + block[head.end() :]
-        found.append(BugReportPart(title, block, line))
-        line -= 1 if one.end() >= len(text) else 0
-    return found
+        blocks.append(BugReportPart(title, block, line))
+        line -= 1 if rule.end() >= len(text) else 0
+    return blocks
 
 
 def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
@@ -93,7 +93,7 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
     not_understood = 0
     for part in _joined(part for part in parts(text) if part.is_read):
         try:
-            found = captures(part.text, origin)
+            machines_of_part = captures(part.text, origin)
         except limits.TooMuchError:
             raise
         except InputError as error:
@@ -103,7 +103,7 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
                 refused.append(Unread(source=SOURCE, line=part.line + 1, text=words[:200]))
             continue
         is_earlier = kernel_log.EARLIER.search(part.title) is not None
-        for machine in found:
+        for machine in machines_of_part:
             if _LOG.search(part.title) is None:
                 unread = (replace(line, line=line.line + part.line) for line in machine.unread)
                 machines.append(replace(machine, unread=tuple(unread)))
@@ -123,12 +123,12 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
     return [*_passing_from_one(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
 
 
-def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
+def _joined(parts: "Iterator[BugReportPart]") -> list[BugReportPart]:
     """Return the parts, with the parts of each list joined; each line keeps its position."""
     whole: dict[str, BugReportPart] = {}
     others: list[BugReportPart] = []
-    for part in found:
-        kind = next((one.pattern for one in (_MODULE, _LSPCI) if one.search(part.title)), None)
+    for part in parts:
+        kind = next((pattern.pattern for pattern in (_MODULE, _LSPCI) if pattern.search(part.title)), None)
         if kind is None:
             others.append(part)
             continue

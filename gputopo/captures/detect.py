@@ -20,7 +20,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures import host, kernel_log, kernel_module, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import lspci_list, lspci_tree, nccl_xml
-    from gputopo.captures.smi import csv_table, nvlink, overview, p2p, topo_matrix, xml
+    from gputopo.captures.smi import csv_table, dmon, nvlink, overview, p2p, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
 
     return (
@@ -33,6 +33,7 @@ def formats() -> tuple[Format, ...]:
         topo_matrix.FORMAT,
         smi_text.FORMAT,
         overview.FORMAT,
+        dmon.FORMAT,
         p2p.FORMAT,
         lspci_tree.FORMAT,
         lspci_list.FORMAT,

@@ -129,7 +129,7 @@ def clean(text: str, *, origin: str) -> str:
     if any(end in text for end in _ENDS) and len(_CONTINUED.findall(text)) >= _MIN_LINES:
         text = _CONTINUED.sub("", text)
     if 2 * len(_STRING.findall(text)) > max(2 * _MIN_LINES, len(_filled(text))):
-        text = _STRING.sub(lambda one: re.sub(r"\\(.)", r"\1", one[1].replace("\\t", "\t")), text)
+        text = _STRING.sub(lambda match: re.sub(r"\\(.)", r"\1", match[1].replace("\\t", "\t")), text)
     text = _QUOTATION.sub(lambda block: _QUOTED.sub("", block[0]), text)
     for _ in range(_MAX_PREFIXES):
         bare = _without_prefix(text)
@@ -151,8 +151,8 @@ def _without_prefix(text: str) -> str | None:
         if len(filled[0]) - len(first) > (0 if filled[0].startswith("\t") else 1):
             return textwrap.dedent(text)
     for prefix, fit in _PREFIXES:
-        found = [*itertools.takewhile(bool, map(prefix.match, filled))]
-        if len(found) == len(filled) and fit([one[0] for one in found if one]):
+        matches = [*itertools.takewhile(bool, map(prefix.match, filled))]
+        if len(matches) == len(filled) and fit([match[0] for match in matches if match]):
             return "\n".join(prefix.sub("", line, count=1) for line in text.split("\n"))
     return None
 
@@ -200,7 +200,7 @@ def sections(text: str, formats: Sequence[Begins]) -> list[str]:
     Prose between two captures belongs to the capture above. A text with one capture is returned unchanged.
     """
     documents = ["\n" * text.count("\n", 0, match.start()) + match[0] for match in _DOCUMENT.finditer(text)]
-    rest = _DOCUMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
+    rest = _DOCUMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     lines = rest.splitlines()
     owners = _owners(lines, formats)
     end = "\n" if text.endswith("\n") else ""
@@ -223,7 +223,7 @@ def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | No
     owners: list[Begins | None] = [None] * len(lines)
     owner: Begins | None = None
     for place, number in enumerate(filled):
-        owner = begun(tuple(lines[one] for one in filled[place : place + 1 + _LINES_AHEAD])) or owner
+        owner = begun(tuple(lines[below] for below in filled[place : place + 1 + _LINES_AHEAD])) or owner
         owners[number] = owner
     return owners
 

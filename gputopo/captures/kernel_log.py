@@ -44,10 +44,13 @@ _SYSLOG = (
 )
 _RAW = r"\d{1,3},\d{1,12},\d{1,15},\S{1,20}?;"  # /dev/kmsg
 _LEVEL = r"(?:[a-z]{1,8} *:[a-z]{1,8} *: )?"  # dmesg -x: `kern  :err   : `
+_DMESG = (  # a time that other tools may also put before their lines
+    rf"(?:{_SINCE_BOOT.replace('boot', 'boot2')}|{_LOCAL}|{_HUMAN}|{_FABRIC}"
+    rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)|{_RAW}) ?"
+)
 _OF_KERNEL = re.compile(
     rf"{_MARK}{_LEVEL}(?:(?:{_SYSLOG} \S{{1,64}} kernel: ?|\[ *(?P<mono>\d{{1,9}}\.\d{{6}})\] \S{{1,64}} "
-    rf"kernel: ?)(?:{_SINCE_BOOT} ?)?|(?:{_SINCE_BOOT.replace('boot', 'boot2')}|{_LOCAL}|{_HUMAN}|{_FABRIC}"
-    rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)|{_RAW}) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
+    rf"kernel: ?)(?:{_SINCE_BOOT} ?)?|{_DMESG})(?:\[ *[TC]\d{{1,8}}\] ?)?"
 )
 _OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
 _OF_JOURNAL = re.compile(r"-- \S.*(?:--|\.)$|-- Boot [0-9a-f]{8}|-- Reboot")  # in any language
@@ -112,6 +115,8 @@ _OF_GPU = re.compile(
     r"|\[tid \d"
     r"|fabricmanager"
 )
+# A line with a time that may be the kernel's or of a tool that put it before the line of another output.
+TIMED = re.compile(rf"^{_DMESG}(?P<line>(?!.*(?:{_OF_GPU.pattern})).*)", re.MULTILINE)
 _INTERNAL = re.compile(r"_?[a-z]\w+: ")  # functions of the driver: one failure causes hundreds
 # A line of the module that continues the line above it.
 _CONTINUED = re.compile(
@@ -318,14 +323,14 @@ class _Log:
         self.begun = None
 
     def _take(self, message: _Message) -> None:
-        fits = ((*form[:3], found) for form in _FORMS if (found := form[3].search(message.text)))
-        kind, driver, says, found = next(fits, (None, None, "", None))
-        if kind is None or found is None:
+        fits = ((*form[:3], match) for form in _FORMS if (match := form[3].search(message.text)))
+        kind, driver, says, match = next(fits, (None, None, "", None))
+        if kind is None or match is None:
             return
-        if "port" in found.groupdict():  # received by a port; the next lines may describe it
-            self.received.append((message, found))
+        if "port" in match.groupdict():  # received by a port; the next lines may describe it
+            self.received.append((message, match))
             return
-        parts = {name: part for name, part in found.groupdict().items() if part}
+        parts = {name: part for name, part in match.groupdict().items() if part}
         said = parts.get("severity") or parts.get("action")
         self._add(
             kind,
@@ -382,11 +387,11 @@ class _Log:
         """Add what ports received, except errors that a following line described."""
         events = self.earlier if self.is_earlier else self.events
         described = {(event.pci_address, event.severity) for event in events.values() if event.kind == "aer"}
-        for message, found in self.received:
-            severity = _severity(found["severity"])
-            where, port = _address(found["at"]), _address(found["port"])
+        for message, match in self.received:
+            severity = _severity(match["severity"])
+            where, port = _address(match["at"]), _address(match["port"])
             if (where, severity) not in described and not (where is None and (port, severity) in described):
-                self._add("aer", message, found["text"], severity=severity, at=found["at"] or found["port"])
+                self._add("aer", message, match["text"], severity=severity, at=match["at"] or match["port"])
         self.received.clear()
 
 

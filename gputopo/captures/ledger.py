@@ -22,6 +22,7 @@ _TOOLS = (
 _NOISE = re.compile(
     r"^(?:\W*|\W*(?:text|console|bash|sh(?:ell)?|plaintext|log)\W*"  # rules, code fences
     r"|([-=*#~+])\1+[>\s]*[^\W_][^|]{0,78}?[<\s]*\1{2,}"  # ===== NAME =====
+    r"|([-=*~+>])\2+ [A-Za-z][\w.-]{0,60}"  # --- NAME
     r"|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"  # prompts, Markdown headings
     r"|(?:\(\w+\) )?(?:[^\s@]+@[^\s$#]*|\[[^\s@]+@\S+ [^\]]*\])[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
@@ -100,7 +101,7 @@ def by_line(text: str, read: Callable[[str], object], known: Callable[[str], obj
 def xml_lines(text: str) -> Claims:
     """Return the claims of an XML format: lines with a tag or an attribute are read, comments are known."""
     claims = by_line(text, _MARKUP.search, lambda line: False)
-    without = _COMMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
+    without = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     return claims._replace(known=frozenset(filled(text).keys() - filled(without).keys() - claims.read))
 
 
@@ -140,7 +141,7 @@ def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str])
     sections = list(sections)
     if not machines or any(section.strip() == text.strip() for section in sections):
         return list(machines)
-    rest = filled(_DTD.sub(lambda one: "\n" * one[0].count("\n"), text))
+    rest = filled(_DTD.sub(lambda match: "\n" * match[0].count("\n"), text))
     for section in sections:
         for number in filled(section):
             rest.pop(number, None)

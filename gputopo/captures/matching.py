@@ -108,9 +108,9 @@ def aligned(
     number. The list has the disagreements about which devices exist.
     """
     order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
-    gpus, found = _matched("gpus", first.gpus, other.gpus, order)
+    gpus, differing = _matched("gpus", first.gpus, other.gpus, order)
     if other.source in (SINGLE_DEVICE, *_PARTS):
-        found = [said for said in found if said.fact != "gpus"]
+        differing = [said for said in differing if said.fact != "gpus"]
     nics, more = _matched("nics", first.nics, other.nics)
     if first.source != other.source:  # nvidia-smi lists cards capable of RDMA, NCCL used cards, lspci all
         more = []
@@ -134,7 +134,7 @@ def aligned(
             if (new := _fact(c.fact, gpus, nics))
         ),
     )
-    return renumbered, found + more
+    return renumbered, differing + more
 
 
 def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
@@ -159,10 +159,10 @@ def _matched(
     """Return the first's indices by the other's indices, for devices in both, and the disagreements."""
     if not first and fact == "nics":  # most captures have no NICs
         return {device.index: device.index for device in other}, []
-    found: list[Disagreement] = []
+    differing: list[Disagreement] = []
     if other and len(first) != len(other):
         said = [f"{len(each)} {fact[:3].upper()}{'s' * (len(each) != 1)}" for each in (first, other)]
-        found.append(Disagreement(fact, *said))
+        differing.append(Disagreement(fact, *said))
     numbers: dict[int, int] = {}
     known = [(mine.index, _identities(mine)) for mine in first]
     for device in other:
@@ -172,7 +172,7 @@ def _matched(
             if shared and theirs[kind := min(shared)] == mine[kind]:
                 numbers[device.index] = index
     if fact == "nics" and len(first) != len(other):
-        return numbers, found  # one lists more cards: their order does not help
+        return numbers, differing  # one lists more cards: their order does not help
     by_index = {device.index: device for device in first}
     for device in other:
         there = by_index.get(order.get(device.index, device.index))
@@ -184,8 +184,8 @@ def _matched(
         else:
             kind = min(shared)
             place = item(fact, there.index, kind)
-            found.append(Disagreement(place, str(getattr(there, kind)), str(getattr(device, kind))))
-    return numbers, found
+            differing.append(Disagreement(place, str(getattr(there, kind)), str(getattr(device, kind))))
+    return numbers, differing
 
 
 def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:

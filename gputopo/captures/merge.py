@@ -78,17 +78,17 @@ def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Ma
     counts = [of for machine in machines for of in machine.lines]
     lines = tuple(sorted(counts, key=lambda of: (of.source, of.read, of.known, of.not_understood)))
     if len(given) == 1:
-        one, _ = next(iter(given.values()))
-        return one if one.lines == lines else replace(one, lines=lines)
+        only, _ = next(iter(given.values()))
+        return only if only.lines == lines else replace(only, lines=lines)
     parts = {
         _content(part): (part, name) for machine, name in given.values() for part in _taken_apart(machine)
     }
-    in_order = sorted(parts, key=lambda part: _rank(parts[part][0], part))
+    in_order = sorted(parts, key=lambda content: _rank(parts[content][0], content))
     sources = sorted(given, key=lambda content: _rank(given[content][0], content))
     kinds = _joined_names((given[source][0].source for source in sources), are_numbered=files is None)
     merged = _Merge(
-        without_gpus_of_other_drivers([parts[one][0] for one in in_order]),
-        [parts[one][1] for one in in_order],
+        without_gpus_of_other_drivers([parts[content][0] for content in in_order]),
+        [parts[content][1] for content in in_order],
         kinds,
     ).machine()
     return replace(merged, lines=lines)
@@ -103,7 +103,7 @@ def _taken_apart(machine: Machine) -> list[Machine]:
     if len(machine.samples) < 2:
         return [machine]
     first, *others = (
-        replace(one, source=_NUMBER.sub("", one.samples[0].source)) for one in at_samples(machine)
+        replace(sample, source=_NUMBER.sub("", sample.samples[0].source)) for sample in at_samples(machine)
     )
     return [first, *(Machine(source=o.source, gpus=o.gpus, samples=o.samples) for o in others)]
 
@@ -121,11 +121,11 @@ def _time(machine: Machine) -> str | None:
 def _names(names: Sequence[str]) -> list[str]:
     """Return a unique name for each capture, such as `nvidia-smi topo (2)` for the second with one name."""
     seen: Counter[str] = Counter()
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         seen[name] += 1
-        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
-    return found
+        unique.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return unique
 
 
 def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
@@ -147,13 +147,13 @@ class _Merge:
 
     def __init__(self, machines: Sequence[Machine], files: Sequence[str | None], source: str) -> None:
         self.source = source
-        self.names = _names([file or one.source for file, one in zip(files, machines, strict=True)])
+        self.names = _names([file or machine.source for file, machine in zip(files, machines, strict=True)])
         self.kinds = dict(zip(self.names, _names([machine.source for machine in machines]), strict=True))
-        self.found: dict[str, dict[str, str]] = {}
+        self.said: dict[str, dict[str, str]] = {}
         self.machines: list[Machine] = []
         leader = first_with_gpus(machines)
         alike = [machine for machine in machines if leader is not None and machine.source == leader.source]
-        leader = max(alike, key=lambda one: len(one.gpus), default=leader)
+        leader = max(alike, key=lambda machine: len(machine.gpus), default=leader)
         cuda = cuda_order(leader, machines) if leader is not None else {}
         nics = next((machine.nics for machine in machines if machine.nics), ())
         numbered = leader and (leader if leader.nics else replace(leader, nics=nics))
@@ -174,7 +174,7 @@ class _Merge:
             self.machines.append(fitted)
             for said in disagreements:
                 first = self.names[machines.index(leader)]
-                self.found.setdefault(said.fact, {first: said.first})[name] = said.other
+                self.said.setdefault(said.fact, {first: said.first})[name] = said.other
         self.captures = [*zip(self.names, self.machines, strict=True)]
         self.reserved = {
             name: frozenset(fact for fact in machine.missing if _is_filled(machine, fact))
@@ -208,11 +208,11 @@ class _Merge:
     def _merged(self) -> Machine:
         sections = ("host", "driver", "gpus", "links", "nics", "pci")
         facts = {
-            section: self._fact(section, [(name, getattr(one, section)) for name, one in self.captures])
+            section: self._fact(section, [(name, getattr(part, section)) for name, part in self.captures])
             for section in sections
         }
         histories = sorted(
-            (history for m in self.machines for history in m.series), key=lambda one: -one.samples
+            (history for m in self.machines for history in m.series), key=lambda history: -history.samples
         )
         longest = {history.gpu: history for history in reversed(histories)}
         merged = Machine(
@@ -226,7 +226,7 @@ class _Merge:
             series=tuple(longest[gpu] for gpu in sorted(longest)),
         )
         earlier = {c.fact: c for m in self.machines for c in m.contradictions}
-        new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.found.items()}
+        new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.said.items()}
         missing: dict[str, str] = {}
         for _, machine in sorted(self.captures, key=lambda capture: capture[0] not in self.sample):
             for fact, reason in machine.missing.items():
@@ -254,14 +254,14 @@ class _Merge:
         if len(places) > _MAX_COMPARED:
             return [[place] for place in places]
 
-        def others(one: int) -> frozenset[int]:
+        def others(place: int) -> frozenset[int]:
             return frozenset(
-                place
-                for place in places
-                if abs((times[one] or times[place] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
+                at
+                for at in places
+                if abs((times[place] or times[at] or 0.0) - (times[at] or times[place] or 0.0)) > _MAX_GAP_S
                 or any(
-                    not same(key[1], facts[one][key], facts[place][key])
-                    for key in facts[one].keys() & facts[place].keys()
+                    not same(key[1], facts[place][key], facts[at][key])
+                    for key in facts[place].keys() & facts[at].keys()
                 )
             )
 
@@ -332,7 +332,7 @@ class _Merge:
         if field.counter and isinstance(first, int):
             return max(value for _, value in exact)
         if not passes and not all(field.same(first, value) for _, value in exact[1:]):
-            self.found[path] = {
+            self.said[path] = {
                 name: str(value.value if isinstance(value, Enum) else value) for name, value in exact
             }
         return first

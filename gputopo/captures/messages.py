@@ -105,7 +105,7 @@ class Message(NamedTuple):
     status: str
     program: str
     says: str
-    found: re.Match[str]
+    match: re.Match[str]
 
 
 def read_messages(text: str) -> list[Machine]:
@@ -122,7 +122,7 @@ def add(machines: Sequence[Machine], text: str) -> list[Machine]:
     if not messages:
         return list(machines)
     own = {
-        message.line + n for message in messages for n in range(message.found[0].strip("\n").count("\n") + 1)
+        message.line + n for message in messages for n in range(message.match[0].strip("\n").count("\n") + 1)
     }
     known = ledger.filled(text).keys() - own if not machines else ()
     counts = LineCounts(source=SOURCE, read=len(own), known=len(known), not_understood=0)
@@ -155,11 +155,11 @@ def _messages(text: str) -> list[Message]:
 
 def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]) -> Machine:
     """Return the machine of the messages. `machines`: the other captures in the text, which list GPUs."""
-    said = {message.status: message.found[0].strip()[:_MAX_DETAIL] for message in reversed(messages)}
+    said = {message.status: message.match[0].strip()[:_MAX_DETAIL] for message in reversed(messages)}
     lost: dict[str | int | None, Unanswered] = {}
     for message in messages:
         if message.status == "lost":
-            line = message.found.string[message.found.start() :].partition("\n")[0]
+            line = message.match.string[message.match.start() :].partition("\n")[0]
             number = int(gpu[1]) if (gpu := _GPU.search(line)) else None
             silent = parse_unanswered(line) or Unanswered(number, None, "GPU is lost")
             lost[silent.address or silent.number] = silent
@@ -169,10 +169,10 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
         lost = {}
     if strangers := {key for key in lost if key is None or (gpus and key not in listed)}:
         said.setdefault("failed", said["lost"])
-    status = next((one for one in _ORDER if one in said), None)
+    status = next((known for known in _ORDER if known in said), None)
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
     best = [message for message in messages if message.status != "else"] or messages
-    words = {(one.program, _in_words(one)[:_MAX_WORDS]): None for one in best if one.program}
+    words = {(message.program, _in_words(message)[:_MAX_WORDS]): None for message in best if message.program}
     machine = Machine(
         source=SOURCE,
         driver=Driver(
@@ -188,13 +188,13 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
             for program, text in [*words][:_MAX_EVENTS]
         ),
     )
-    return with_lost(machine, [one for key, one in lost.items() if key not in strangers])
+    return with_lost(machine, [silent for key, silent in lost.items() if key not in strangers])
 
 
 def _in_words(message: Message) -> str:
-    parts = message.found.groupdict("")
+    parts = message.match.groupdict("")
     # dcgmi breaks its text after 46 characters, even within a word.
-    cells = [cell for cell in parts.get("text", message.found[0]).split("|") if cell.strip()]
+    cells = [cell for cell in parts.get("text", message.match[0]).split("|") if cell.strip()]
     words = "".join(cell.removeprefix(" ").removesuffix("  ") for cell in cells)
     words = "; ".join(line.strip() for line in _PROCESS.sub("", words).splitlines())
     each = re.findall(r"GPU ?\d+: Fail", parts.get("each", ""))

@@ -114,7 +114,7 @@ def settings_in(line: str) -> list[str]:
 def detect(text: str) -> bool:
     """Return whether a line shows a path, a rank, a network or a warning from NCCL."""
     lines = (line[:_LONGEST] for line in text.splitlines() if "NCCL " in line) if "NCCL " in text else ()
-    return any(one.search(line) for line in lines for one in (_EDGE, _RANK, _USING, _WARN, _SYSTEM))
+    return any(pattern.search(line) for line in lines for pattern in (_EDGE, _RANK, _USING, _WARN, _SYSTEM))
 
 
 def begins(lines: Sequence[str]) -> bool:
@@ -197,24 +197,24 @@ class NcclLog:
 
     def branch(self, process: str, host: str, text: str) -> bool:
         """Read a line of the system tree from a host's first process. Returns False for any other line."""
-        root, found = _ROOT.match(text), _BRANCH.match(text)
+        root, match = _ROOT.match(text), _BRANCH.match(text)
         if root and self.printers.setdefault(host, process) == process:
             self.numa, self.above = int(root[1]), []
-        if found is None or self.printers.get(host) != process:
+        if match is None or self.printers.get(host) != process:
             return False
-        kind, rate, bus = found[4], float(found[3]), int(found[5], 16)
-        self.above = [one for one in self.above if one[0] < len(found[1])]
+        kind, rate, bus = match[4], float(match[3]), int(match[5], 16)
+        self.above = [bridge for bridge in self.above if bridge[0] < len(match[1])]
         parent = self.above[-1][1] if self.above else None
-        where = _address(bus) or found[5]
+        where = _address(bus) or match[5]
         tree = self.trees_of.setdefault(host, nccl_xml.TopologyReading(SOURCE, SOURCE))
-        if found[2] == "NVL":
+        if match[2] == "NVL":
             counts = ((round(rate / each), each, most) for each, most in _NVLINKS)
             fits = (count for count, each, most in counts if count <= most and abs(rate - count * each) < 0.1)
             links = tree.nvlinks.setdefault(parent or "", {})
             links["switch" if kind == "NVS" else where] = next(fits, 0)
             return True
         lowest = min([rate, *(above for _, _, above in self.above[-1:])])
-        self.above.append((len(found[1]), where, lowest))
+        self.above.append((len(match[1]), where, lowest))
         tree.nodes[where] = PciNode(
             address=where,
             root=f"numa{self.numa}",
@@ -293,15 +293,15 @@ class NcclLog:
         nvml_of |= dict.fromkeys(named) if by_bus else {}
         ranks = [names for (host, _), names in self.ranks.items() if host == mine]
         nvml_of |= {int(bus, 16): int(nvml) if nvml else None for nvml, bus in ranks}
-        found: list[tuple[int | None, int | None]] = [(nvml, bus) for bus, nvml in nvml_of.items()]
+        names_of_gpus: list[tuple[int | None, int | None]] = [(nvml, bus) for bus, nvml in nvml_of.items()]
         if not by_bus:
-            found += [(number, None) for number in named if number not in nvml_of.values()]
-        known = [nvml for nvml, _ in found]
+            names_of_gpus += [(number, None) for number in named if number not in nvml_of.values()]
+        known = [nvml for nvml, _ in names_of_gpus]
         is_numbered = None not in known and len(set(known)) == len(known)
         if not is_numbered:
-            found.sort(key=lambda names: names[1] or 0)
+            names_of_gpus.sort(key=lambda names: names[1] or 0)
         gpus: list[Gpu] = []
-        for place, (nvml, bus) in enumerate(found):
+        for place, (nvml, bus) in enumerate(names_of_gpus):
             number = nvml if is_numbered and nvml is not None else place
             gpus.append(Gpu(index=number, pci_address=None if bus is None else _address(bus)))
             if bus is not None:
@@ -376,7 +376,7 @@ class NcclLog:
 
     def transports(self) -> tuple[dict[tuple[int, int], set[str]], set[str]]:
         """Return the transports between GPUs of the host, and between hosts. Both may be a network."""
-        found: dict[tuple[int, int], set[str]] = {}
+        within: dict[tuple[int, int], set[str]] = {}
         between: set[str] = set()
         by_bus, here = self.by_bus, self.host
         mine = {rank for host, rank in self.ranks if host == here}
@@ -386,8 +386,8 @@ class NcclLog:
             if via.startswith("NET") and not {ends.a, ends.b} <= mine:
                 between.add(via)
             elif ends.host == here and (pair := self.pair(ends.a_gpu, ends.b_gpu, by_bus=by_bus)) is not None:
-                found.setdefault(pair, set()).add(via)
-        return found, between
+                within.setdefault(pair, set()).add(via)
+        return within, between
 
     def pair(self, a: str, b: str, *, by_bus: bool) -> tuple[int, int] | None:
         """Return two GPUs by index, the lower first, or None if one is not known or both are the same."""

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,6 +19,9 @@ from gputopo.values.option import listed, nearest
 
 _STDIN = "standard input"
 _FINGERPRINT = "host.fingerprint"
+# Lines with a time of dmesg that are searched for another output. Not measured; chosen because the first
+# lines of an output identify it.
+_MAX_TIMED = 500
 _OTHER_UUIDS = "their GPUs have other UUIDs"
 
 ReadTree = Callable[[Path], Machine]  # reads the folder that has `sys`
@@ -66,9 +69,9 @@ def _names(sources: Sequence[str]) -> list[str]:
 def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
     """Raise InputError if two files are from two machines, by the identities of the host and its GPUs."""
     given = zip(sources, _names(sources), machines, strict=True)
-    for (path, first, one), (other_path, second, other) in combinations(given, 2):
-        hosts = {one.host.fingerprint, other.host.fingerprint}
-        why = _other_gpus(one, other)
+    for (path, first, machine), (other_path, second, other) in combinations(given, 2):
+        hosts = {machine.host.fingerprint, other.host.fingerprint}
+        why = _other_gpus(machine, other)
         if len(hosts) > 1 and None not in hosts:
             what = f"{first} and {second} are two hosts"
         elif why:
@@ -81,22 +84,22 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
 def _unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradiction | None:
     """Return the host fingerprints of several recordings if not all recordings have one."""
     said = {
-        name: one.host.fingerprint or "none"
-        for name, one in zip(names, machines, strict=True)
-        if one.source.startswith("live")
+        name: machine.host.fingerprint or "none"
+        for name, machine in zip(names, machines, strict=True)
+        if machine.source.startswith("live")
     }
     return Contradiction(fact=_FINGERPRINT, said=said) if len(said) > 1 and "none" in said.values() else None
 
 
-def _other_gpus(one: Machine, other: Machine) -> str | None:
+def _other_gpus(first: Machine, second: Machine) -> str | None:
     """Return why two captures by one tool have no GPU in common; a different count is not a reason."""
-    if one.source != other.source or one.source == SINGLE_DEVICE or len(one.gpus) != len(other.gpus):
+    if first.source != second.source or first.source == SINGLE_DEVICE or len(first.gpus) != len(second.gpus):
         return None
-    for why, first in _identities(one).items():
-        second = _identities(other)[why]
-        if first and second and None not in first | second and not first & second:
+    for why, mine in _identities(first).items():
+        theirs = _identities(second)[why]
+        if mine and theirs and None not in mine | theirs and not mine & theirs:
             return why
-        if first & second - {None} and why == _OTHER_UUIDS:
+        if mine & theirs - {None} and why == _OTHER_UUIDS:
             return None
     return None
 
@@ -212,21 +215,25 @@ def _captures(text: str, origin: str) -> list[Machine]:
     except InputError as error:
         refused = error
     is_recording = document and any(machine.source != "nvbandwidth" for machine in machines)
-    found = machines if is_recording else messages.add(machines, text)
-    if not found:
+    captures = machines if is_recording else messages.add(machines, text)
+    if not captures:
         raise refused or detect.refusal(text, origin=origin)
     if refused is not None:
-        found[-1] = replace(found[-1], gaps=(Gap(source=origin, text=refused.what),))
-    return found
+        captures[-1] = replace(captures[-1], gaps=(Gap(source=origin, text=refused.what),))
+    return captures
 
 
 def _by_format(text: str, origin: str) -> list[Machine]:
     """Read all formats in a cleaned text; the list is empty if there is none."""
     from gputopo.captures import kernel_log
-    from gputopo.captures.smi import csv_table
+    from gputopo.captures.smi import csv_table, dmon
 
-    if csv_table.is_whole(text):  # it may have many lines: other formats are not tried
-        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
+    for log in (csv_table, dmon):
+        if log.is_whole(text):  # it may have many lines: other formats are not tried
+            return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
+    timed = [match["line"] for match in islice(kernel_log.TIMED.finditer(text), _MAX_TIMED)]
+    if timed and detect.format_of("\n".join(timed), but=kernel_log.FORMAT) is not None:
+        text = kernel_log.TIMED.sub(r"\g<line>", text)
     taken = kernel_log.take(text)
     if taken.is_whole:
         return [kernel_log.counted(taken)]

@@ -50,8 +50,8 @@ def parse(text: str, *, origin: str) -> Machine:
 
     Raises InputError if the JSON is cut, of another kind, of a newer version, or inconsistent.
     """
-    found = schema.schema_of(text) or "gputopo.machine"
-    kind = found.partition("/")[0]
+    schema_name = schema.schema_of(text) or "gputopo.machine"
+    kind = schema_name.partition("/")[0]
     if kind == "gputopo.inspect":
         machine = schema.decode(text, _Inspection, origin=origin).machine
     elif kind == "gputopo.bandwidth":
@@ -62,7 +62,7 @@ def parse(text: str, *, origin: str) -> Machine:
     elif kind == "gputopo.machine":
         machine = schema.decode(text, Machine, origin=origin)
     else:
-        raise InputError(f"{origin} holds {found}, which is not a machine", _HINT)
+        raise InputError(f"{origin} holds {schema_name}, which is not a machine", _HINT)
     if strange := _STRANGE.search(text.partition('"findings"')[0]):
         raise InputError(f"{origin} has a number that cannot be: {strange[0][:80]}", _HINT)
     _check(machine, origin)

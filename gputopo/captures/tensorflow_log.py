@@ -95,7 +95,7 @@ class _Reading:
 
 def detect(text: str) -> bool:
     """Return whether the text has a line in which TensorFlow lists a GPU."""
-    return any(found.search(text) for found in (_FOUND, _CREATED, _ADDRESS))
+    return any(pattern.search(text) for pattern in (_FOUND, _CREATED, _ADDRESS))
 
 
 def begins(lines: Sequence[str]) -> bool:

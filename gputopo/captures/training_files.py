@@ -60,14 +60,14 @@ def read_measurements(paths: Iterable[str], *, read_run: ReadRun, read_json: Rea
     `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError if a
     path does not exist, or if a file given by its own path has no measurement.
     """
-    found: list[Measurement] = []
+    measured: list[Measurement] = []
     unread: list[tuple[str, str]] = []
     passed = looked_at = 0
     for given in paths:
         path = Path(given)
         for file, named in _files(path):
             looked_at += 1
-            if looked_at > MAX_FILES or len(found) > MAX_MEASUREMENTS:
+            if looked_at > MAX_FILES or len(measured) > MAX_MEASUREMENTS:
                 raise limits.TooMuchError(
                     f"{given} has more than {MAX_FILES:,} files, or {MAX_MEASUREMENTS:,} measurements",
                     "give folders in it",
@@ -87,8 +87,8 @@ def read_measurements(paths: Iterable[str], *, read_run: ReadRun, read_json: Rea
                     raise InputError(f"{file} {UNKNOWN}", _HINT)
                 passed += 1
                 continue
-            found += some
-    measurements = tuple(replace(one, source=encodable(one.source)) for one in found)
+            measured += some
+    measurements = tuple(replace(run, source=encodable(run.source)) for run in measured)
     return FoundMeasurements(measurements, tuple(unread), passed)
 
 
@@ -143,23 +143,23 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)
-    found: Sequence[Measurement]
+    runs: Sequence[Measurement]
     with limits.limited_time(origin):
         if training_tensorpack.detect(text):
-            found = (training_tensorpack.parse(text, origin=origin),)
+            runs = (training_tensorpack.parse(text, origin=origin),)
         elif training_keras.is_horovod(text):
-            found = (training_keras.parse_horovod(text, origin=origin),)
+            runs = (training_keras.parse_horovod(text, origin=origin),)
         elif training_keras.is_keras(text):
-            found = (training_keras.parse_keras(text, origin=origin),)
+            runs = (training_keras.parse_keras(text, origin=origin),)
         elif training_tf_cnn.detect(text) or facts:
-            found = training_tf_cnn.parse(text, origin=origin)
+            runs = training_tf_cnn.parse(text, origin=origin)
         else:
             return None
-    if len(found) == 1:
-        return (_with_facts(found[0], facts, digest),)
+    if len(runs) == 1:
+        return (_with_facts(runs[0], facts, digest),)
     return tuple(
-        replace(one, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None)
-        for number, one in enumerate(found, 1)
+        replace(run, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None)
+        for number, run in enumerate(runs, 1)
     )
 
 
@@ -167,20 +167,20 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
 _OF_THE_LOG = ("model", "batch_per_gpu", "n_gpus", "variable_update", "data")
 
 
-def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) -> Measurement:
+def _with_facts(run: Measurement, facts: dict[str, object], digest: str | None) -> Measurement:
     """Return a measurement with the facts in its path, and with the contradictions between path and log."""
     known = {
-        name: getattr(one, name)
+        name: getattr(run, name)
         for name in _OF_THE_LOG
-        if name in facts and getattr(one, name) not in (None, "unknown") and one.version is not None
+        if name in facts and getattr(run, name) not in (None, "unknown") and run.version is not None
     }
     against = [
         f"the name says {name} {facts[name]}, the log {value}"
         for name, value in known.items()
         if facts[name] != value
     ]
-    stated = {name: value for name in ("gpu", "all_reduce", "xla") if (value := getattr(one, name))}
-    return replace(one, **{**facts, **known, **stated}, conditions=tuple(against), digest=digest)
+    stated = {name: value for name in ("gpu", "all_reduce", "xla") if (value := getattr(run, name))}
+    return replace(run, **{**facts, **known, **stated}, conditions=tuple(against), digest=digest)
 
 
 def _content(path: Path) -> bytes | None:

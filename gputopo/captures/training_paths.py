@@ -43,22 +43,22 @@ def facts_of(path: str) -> dict[str, Any]:
     return _config(match) if match is not None else {}
 
 
-def _config(found: re.Match[str]) -> dict[str, Any]:
-    real = found["data"] == "real"
-    distorted = bool(found["early"]) or "distortions" in found["rest"]
+def _config(match: re.Match[str]) -> dict[str, Any]:
+    real = match["data"] == "real"
+    distorted = bool(match["early"]) or "distortions" in match["rest"]
     facts: dict[str, Any] = {
-        "model": found["model"],
+        "model": match["model"],
         "data": "real" if real else "synthetic",
-        "variable_update": found["mode"],
-        "n_gpus": max(1, int(found["count"])),
-        "batch_per_gpu": int(found["batch"]),
+        "variable_update": match["mode"],
+        "n_gpus": max(1, int(match["count"])),
+        "batch_per_gpu": int(match["batch"]),
     }
     if real:
         facts["distortions"] = distorted
-    if found["precision"]:
-        facts["precision"] = found["precision"]
-    if found["nccl"]:
+    if match["precision"]:
+        facts["precision"] = match["precision"]
+    if match["nccl"]:
         facts["all_reduce"] = "nccl"
-    if "inference" in found["rest"]:
+    if "inference" in match["rest"]:
         facts["task"] = "forward"
     return facts

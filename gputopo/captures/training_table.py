@@ -44,15 +44,15 @@ def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
     rows = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""))
     try:
         header = [_ALSO.get(name.strip().lower(), name.strip().lower()) for name in next(rows)]
-        found = []
+        measurements = []
         for number, row in enumerate(rows, 2):
             if number > MAX_ROWS:
                 raise TooMuchError(f"{origin} has more than {MAX_ROWS:,} rows", "split it")
             if any(cell.strip() for cell in row):
-                found.append(_measurement(dict(zip(header, row, strict=False)), f"{origin}:{number}"))
+                measurements.append(_measurement(dict(zip(header, row, strict=False)), f"{origin}:{number}"))
     except (csv.Error, StopIteration) as error:
         raise InputError(f"{origin} is not a CSV table: {error}", _HINT) from error
-    return tuple(found)
+    return tuple(measurements)
 
 
 def _measurement(row: dict[str, str], where: str) -> Measurement:

@@ -37,7 +37,7 @@ def parse(text: str, *, origin: str) -> Measurement:
     """Return the run of a log; it failed, with the reason, if no epoch has a throughput."""
     lines = text.splitlines()
     flags = _tensorpack_flags(lines)
-    listed = sum(one.strip().isdecimal() for one in flags.get("gpu", "").split(","))
+    listed = sum(number.strip().isdecimal() for number in flags.get("gpu", "").split(","))
     towers = [match for line in lines if (match := _TOWERS.search(line))]
     counts = [int(tower[1]) if tower[1] else int(tower[2]) + 1 for tower in towers]
     count = max(counts, default=listed) or 1

@@ -81,8 +81,8 @@ def _run(lines: Sequence[str], origin: str) -> Measurement:
     for line in lines:
         if _SPEED not in line:
             continue
-        if (found := _TOTAL.search(line)) is not None:
-            last = float(found[1])
+        if (match := _TOTAL.search(line)) is not None:
+            last = float(match[1])
         elif (match := _STEP.match(line)) is not None:
             step = match
     complete = last is not None and last > 0
@@ -157,7 +157,7 @@ def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]
     if _is_true(fields.get("Use NCCL")) or _is_true(flags.get("use_nccl")):
         spec = "nccl"
     batch = fields.get("per device") or flags.get("batch_size", "")
-    found: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "model": fields.get("Model") or flags.get("model") or "unknown",
         "version": ".".join(version.split(".")[:2]) if version else None,
         "dataset": dataset or None,
@@ -172,10 +172,10 @@ def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]
         "backend": "cpu" if "/cpu:" in fields.get("Devices", "").lower() else None,
     }
     if half or flags:
-        found["precision"] = "fp16" if half else "fp32"
+        conditions["precision"] = "fp16" if half else "fp32"
     if xla or flags:
-        found["xla"] = xla
-    return found
+        conditions["xla"] = xla
+    return conditions
 
 
 def _gpus(lines: Sequence[str]) -> tuple[dict[int, str], dict[int, float]]:

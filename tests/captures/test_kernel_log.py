@@ -276,6 +276,17 @@ def test_an_event_that_came_again_since_the_boot_is_one_of_this_boot() -> None:
     assert [finding.id for finding in find(machine)] == ["gpu.lost"]
 
 
+@pytest.mark.parametrize(
+    ("name", "stamp"), in_turn(ALL, ["[ 1234.567890] ", "[Tue Mar  5 10:01:02 2024] ", "[Mar 5 10:01] "])
+)
+def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stamp: str) -> None:
+    stamped = "".join(f"{stamp}{line}\n" for line in ALL[name].splitlines())
+    machine = reading.read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")
+    bare = reading.read_text(ALL[name], origin="log")
+    assert (machine.gpus, machine.links) == (bare.gpus, bare.links)
+    assert [event.code for event in machine.kernel_events] == [79]
+
+
 def test_a_log_of_a_boot_is_a_kernel_log() -> None:
     text = "".join(
         f"[    0.{number:06}] {message}\n"

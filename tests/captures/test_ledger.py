@@ -11,6 +11,7 @@ from gputopo.findings import find
 from gputopo.report.machine.inspection import about_rows
 from gputopo.values.machine import Machine
 from tests.captures.samples import ALL, GPUS, NCCL, TOPO
+from tests.captures.smi.test_dmon import BUSY, HEAD
 from tests.captures.test_host import LSCPU_2_34, NUMACTL
 from tests.captures.test_kernel_log import LINES
 from tests.captures.test_proc_nvidia import GPU, UUID, VERSION
@@ -64,6 +65,7 @@ DIALECTS = ALL | {
     "nvidia-smi -q": SMI,
     "nvidia-smi -q -x": SMI_XML,
     "nvidia-smi --query-gpu": CSV,
+    "nvidia-smi dmon": HEAD + BUSY,
     "lscpu": LSCPU_2_34,
     "numactl": NUMACTL,
     "/proc/driver/nvidia": VERSION + GPU.format(address=GPUS[0], uuid=UUID),

@@ -18,7 +18,6 @@ from gputopo.values.errors import InputError
             "pmon",
             "-q",
         ),
-        ("# gpu    pwr  gtemp\n# Idx      W      C\n    0     25     35\n", "dmon", "-l 1 > FILE"),
         (
             '<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0">\n'
             '  <object type="OSDev" name="nvml0"><info name="GPUModel" value="NVIDIA A100"/></object>\n',

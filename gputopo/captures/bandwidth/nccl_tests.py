@@ -253,9 +253,9 @@ class _Reader:
                 continue
             halves = [words[:each], words[each:]][:count]
             timed = [self._timed(half, size, in_place=at > 0) for at, half in enumerate(halves)]
-            found = tuple(half for half in timed if half is not None)
-            if len(found) == count:
-                return found
+            understood = tuple(half for half in timed if half is not None)
+            if len(understood) == count:
+                return understood
         return ()
 
     def _timed(self, words: list[str], size: int, *, in_place: bool) -> Timed | None:
@@ -266,7 +266,8 @@ class _Reader:
         if not us or algorithm is None or bus is None or (wrong is None and errors not in ("N/A", "?")):
             return None
         is_count = wrong is not None and (self.counts_wrong or re.fullmatch(r"\d+", errors))
-        timed = Timed(in_place, us, algorithm, bus, int(wrong or 0) if is_count else None)
+        count = int(wrong or 0) if is_count else None
+        timed = Timed(in_place, us, algorithm, bus, count, unchecked=errors == "N/A")
         return timed if size == 0 or timed.agrees(size, _rounding(words[0])) else None
 
     def _end(self, line: str) -> bool:

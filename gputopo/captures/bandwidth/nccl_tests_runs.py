@@ -67,6 +67,7 @@ class Timed:
     algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int | None = None
+    unchecked: bool = False  # printed as N/A
 
     def agrees(self, size: int, rounding: float = 0.0) -> bool:
         """Return whether time and rates match the number of bytes. `rounding`: share of the time."""
@@ -192,12 +193,12 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     alone = not any(half.bus_gb_per_s for half in timed) and processes == len(ranks)
     tables = [id(run.ranks) for run in runs if run.rows]
     mixed = any(
-        one.host != other.host and (one.number, one.group) == (other.number, other.group)
+        rank.host != other.host and (rank.number, rank.group) == (other.number, other.group)
         for key, each in listed.items()
         for others in listed.values()
         # If there are fewer tables than lists, a list without a table is from a run that was cut off.
         if others is each or (key not in tables and len(tables) >= processes)
-        for one, other in product(each, others)
+        for rank, other in product(each, others)
     )
     if not alone and not mixed:
         return None
@@ -284,13 +285,13 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
 
 
 def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
-    """Return the program whose output has these operators, roots and ratios, or None if unclear.
+    """Return the program whose output has these operators, roots, ratios and checks, or None if unclear.
 
     If several programs fit, the program mentioned in another line or the file name is used.
     """
     best = max(
         ((row, timed) for row in run.rows for timed in row.timed),
-        key=lambda one: one[1].bus_gb_per_s,
+        key=lambda placed: placed[1].bus_gb_per_s,
         default=None,
     )
     if best is None or best[1].bus_gb_per_s < 0.1:
@@ -314,11 +315,20 @@ def _fitting(run: NcclRun, row: NcclRow, above: float) -> list[str]:
     """Return the programs that fit a row with a ratio of bus to algorithm bandwidth of 1 + `above`."""
     if row.root is not None:
         return ["reduce"] if row.reduction else ["gather", "scatter"] if above else ["broadcast"]
+    halves = [half for each in run.rows for half in each.timed]
+    # Since 2.14, only in-place results of alltoall and sendrecv are not checked.
+    is_exchange = {half.in_place for half in halves if half.unchecked} == {True}
     if row.reduction is None:
-        return ["all_gather", "alltoall"] if above else ["all_gather", "hypercube"]
+        if is_exchange:
+            return ["alltoall"]
+        if not above:
+            return ["all_gather", "hypercube"]
+        counted = {half.in_place for half in halves if half.wrong is not None}
+        return ["all_gather"] if counted == {False, True} else ["all_gather", "alltoall"]
     if above:
         return ["all_reduce"] if above > 0 else ["reduce_scatter"]
-    return ["sendrecv"] if len({rank.number for rank in run.ranks}) > 2 else ["all_reduce", "sendrecv"]
+    is_sendrecv = is_exchange or len({rank.number for rank in run.ranks}) > 2
+    return ["sendrecv"] if is_sendrecv else ["all_reduce", "sendrecv"]
 
 
 _NAMED = re.compile(
@@ -335,7 +345,7 @@ _IN_ORDER = (
 
 def programs_in(words: str) -> set[str]:
     """Return the programs whose operations are mentioned, in any spelling."""
-    return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
+    return {_IN_ORDER[match.lastindex - 1] for match in _NAMED.finditer(words) if match.lastindex}
 
 
 def _failures(run: NcclRun, kind: Kind, place: End) -> dict[Failure, None]:

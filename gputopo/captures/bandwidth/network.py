@@ -85,7 +85,8 @@ def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
         listed = document.get("intervals")
         each = map(_object, listed) if isinstance(listed, list) else ()
         # Without the intervals that `-O` omits at the start.
-        rates = (_gb_per_s(one, name) for one in each if not _object(one.get(name)).get("omitted"))
+        intervals = (interval for interval in each if not _object(interval.get(name)).get("omitted"))
+        rates = (_gb_per_s(interval, name) for interval in intervals)
         parts = tuple(filter(None, rates))
         results.samples.append(
             Sample(
@@ -291,11 +292,11 @@ def read_perftest(text: str, *, origin: str) -> ProgramRead:
 
 def _scan(text: str, above: Perftest | None) -> Perftest:
     """Return the content of one run; a run without a title has the test of the run above."""
-    found = Perftest()
+    perftest = Perftest()
     if above is not None and _TITLE.search(text) is None:
-        found.verb, found.bidirectional, found.column = above.verb, above.bidirectional, above.column
-    found.understood = understood_of(text, found.add)
-    return found
+        perftest.verb, perftest.bidirectional, perftest.column = above.verb, above.bidirectional, above.column
+    perftest.understood = understood_of(text, perftest.add)
+    return perftest
 
 
 PROGRAM = Program(is_perftest, read_perftest)

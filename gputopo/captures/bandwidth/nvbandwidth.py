@@ -122,7 +122,7 @@ def _add_case(report: NvbandwidthReport, case: dict[str, Any]) -> list[str]:
         report.add(test, part, range(width), dict(enumerate(words[at * height : (at + 1) * height])))
         for at, part in enumerate(parts)
     )
-    return [f"{test}: {word}" for found in strange for _, word in found]
+    return [f"{test}: {word}" for cells in strange for _, word in cells]
 
 
 def _text(value: Any) -> str:
@@ -267,8 +267,8 @@ class _Reader:
                 test, part = _split(table.test)
                 said = _SAID_PART.search(table.said)
                 part = part or (_PARTS[said[1].lower()] if said and "_bidirectional" in test else None)
-                found = self.report.add(test, part, table.columns, table.rows)
-                strange |= {table.lines[index] for index, _ in found}
+                cells = self.report.add(test, part, table.columns, table.rows)
+                strange |= {table.lines[index] for index, _ in cells}
         return ProgramRead(self.report.machine(), self.understood - strange)
 
     def _head(self, line: str) -> bool:
@@ -301,8 +301,8 @@ class _Reader:
             return False
         table.rows[cells[0]], table.lines[cells[0]] = cells[1], number
         test = named_test(table.test or "")
-        one = test is not None and ALL_GPUS in (test.source, test.destination)
-        several = "GPU(row)" in table.said and not one
+        is_single = test is not None and ALL_GPUS in (test.source, test.destination)
+        several = "GPU(row)" in table.said and not is_single
         self.report.complete = len(table.rows) == (len(table.columns) if several else 1)
         return True
 

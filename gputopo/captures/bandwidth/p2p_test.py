@@ -128,27 +128,27 @@ class P2pOutput:
                 table.version.older |= above.tables[0].version.older
 
 
-def machine(found: P2pOutput) -> Machine:
+def machine(output: P2pOutput) -> Machine:
     """Return the machine, with its GPUs in PCI order if their addresses are known."""
-    seen = {index for table in found.tables for index in (*table.columns, *table.rows)}
-    seen |= {index for pair in found.access for index in pair}
-    listed = {index: found.devices.get(index, ListedGpu()) for index in sorted(seen | set(found.devices))}
+    seen = {index for table in output.tables for index in (*table.columns, *table.rows)}
+    seen |= {index for pair in output.access for index in pair}
+    listed = {index: output.devices.get(index, ListedGpu()) for index in sorted(seen | set(output.devices))}
     gpus, index_of = matching.gpus_in_pci_order(listed)
-    access = {(index_of[a], index_of[b]): said for (a, b), said in found.access.items()}
-    results = Results(SOURCE, complete=found.complete)
-    for table in found.tables:
+    access = {(index_of[a], index_of[b]): said for (a, b), said in output.access.items()}
+    results = Results(SOURCE, complete=output.complete)
+    for table in output.tables:
         if table.kind is None:
             continue
         kind = _kind_without_heading(table, results.notes) if table.enabled is None else table.kind
         for (row_gpu, column_gpu), value in table.cells.items():
             cell = index_of[row_gpu], index_of[column_gpu]
             results.samples.append(_sample(kind, table, cell, value, access, results.notes))
-    if found.cpu_latencies:
+    if output.cpu_latencies:
         results.notes[_CPU_LATENCIES_NOTE] = None
     results.notes |= texts.cuda_order_note(SOURCE, index_of)
-    if found.error:
-        what = "what follows its last matrix" if found.tables else "the whole run"
-        results.skip(f"{SOURCE}: {what}", f"{SOURCE} reported: {found.error}")
+    if output.error:
+        what = "what follows its last matrix" if output.tables else "the whole run"
+        results.skip(f"{SOURCE}: {what}", f"{SOURCE} reported: {output.error}")
     links, missing, contradictions = texts.access_links(access, SOURCE)
     return Machine(
         source=SOURCE,
@@ -255,7 +255,7 @@ def read(text: str, *, origin: str) -> ProgramRead:
 
 def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
     """Return the content of one run; `above`: the run above it."""
-    found = P2pOutput()
+    output = P2pOutput()
     version = Version()
     heading: P2pMatrix | None = None
     table: P2pMatrix | None = None
@@ -267,23 +267,23 @@ def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
         elif opened := _opened(line, heading, version):
             table = opened
             table.line = table.line or number
-            found.tables.append(table)
-            found.cpu_latencies |= line.startswith("CPU")
+            output.tables.append(table)
+            output.cpu_latencies |= line.startswith("CPU")
             heading = heading if line.startswith("GPU") else None  # the CPU's part follows the GPU's
-        elif table is not None and _add_row(table, line, found):
+        elif table is not None and _add_row(table, line, output):
             pass
         elif _START.search(line):
             version, table, heading = Version(started=True), None, None
         elif failed := _FAILED.match(line):
-            found.error, table, heading = failed[0][:160], None, None
-        elif not (_add_device(found, line, number) or _PROSE.search(line)):
+            output.error, table, heading = failed[0][:160], None, None
+        elif not (_add_device(output, line, number) or _PROSE.search(line)):
             if line and not line.strip("."):  # lines were omitted here
                 table = heading = None
             continue
-        found.understood.add(number)
+        output.understood.add(number)
     if above is not None:
-        found.complete_from(above)
-    return found
+        output.complete_from(above)
+    return output
 
 
 def _heading(line: str, version: Version) -> P2pMatrix | None:
@@ -320,7 +320,7 @@ def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix
     return replace(heading, kind=kind, columns=columns, cells={}, rows=set())
 
 
-def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
+def _add_row(table: P2pMatrix, line: str, output: P2pOutput) -> bool:
     """Add a row's cells. Returns False if it is not a row of this table, or a cell is not a number."""
     cells = row(line)
     if cells is None:
@@ -333,7 +333,7 @@ def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
             return False
         for column, word in zip(table.columns, words, strict=True):
             if column != index:
-                found.access.setdefault((index, column), set()).add(word == "1")
+                output.access.setdefault((index, column), set()).add(word == "1")
         table.rows.add(index)
         return True
     if set(words) <= {"0", "1"}:  # a misplaced row of the connectivity matrix: speeds have decimals
@@ -349,19 +349,19 @@ def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
     return whole
 
 
-def _add_device(found: P2pOutput, line: str, number: int) -> bool:
+def _add_device(output: P2pOutput, line: str, number: int) -> bool:
     if match := _ACCESS.search(line):
         if match[1] != match[3]:
-            found.access.setdefault((int(match[1]), int(match[3])), set()).add(match[2] == "CAN")
+            output.access.setdefault((int(match[1]), int(match[3])), set()).add(match[2] == "CAN")
         return True
     match = _DEVICE.search(line)
     if match is None:
         return False
     address = f"{match[5] or 0}:{match[3]}:{match[4]}.0" if match[3] else None
     device = ListedGpu(match[2].strip(), address)
-    if found.devices.setdefault(int(match[1]), device) != device:
-        found.conflict = f"device {match[1]} twice with different values (line {number})"
-    found.listed.append((number, ("device", match[1])))
+    if output.devices.setdefault(int(match[1]), device) != device:
+        output.conflict = f"device {match[1]} twice with different values (line {number})"
+    output.listed.append((number, ("device", match[1])))
     return True
 
 

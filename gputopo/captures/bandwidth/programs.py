@@ -49,8 +49,8 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
     understood: frozenset[int] = frozenset()
     for program in _programs(whole):
         read = program.read(whole, origin=origin)
-        found = read.machine.bandwidth
-        if read.machine.links or (found and (found.samples or found.failures or found.not_measured)):
+        results = read.machine.bandwidth
+        if read.machine.links or (results and (results.samples or results.failures or results.not_measured)):
             machines.append(read.machine)
             understood |= read.understood
     if not machines:

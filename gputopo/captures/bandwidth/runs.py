@@ -1,7 +1,7 @@
 """Several runs of one program: sections of a log, the output of a loop, logs of before and after, of hosts.
 
 A measurement repeated with another value belongs to another run. Runs are never merged: each sample has the
-number of its run, or the name of its file, and a note says that there are several.
+name of its run, which is a heading, a file or a number, and a note says that there are several.
 """
 
 import contextlib
@@ -29,6 +29,10 @@ _START = re.compile(
     r"|(?:\+ |\S{0,60}[$#%] )?(?:\S{1,40}=\S{0,40} )*(?:\S*/)?"
     r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth|iperf3|ib_(?:write|read|send|atomic)_(?:bw|lat))\b"
 )
+_HEADING = re.compile(  # `==> NAME <==` of head and tail, `=== NAME ===`, `# NAME`
+    r"(?:# |[-=*#~+_>]{2,}) *(?P<name>[^\W_](?:.{0,78}[^\s<=*#~+_-])?)[ <=*#~+_-]*$"
+)
+_PROGRAM = re.compile(r"bandwidth|nvidia|cuda", re.IGNORECASE)
 _MAX_NAMED = 4
 _what = identity()  # identity of a sample without its run
 _OF_SEVERAL_GPUS = ("nvbandwidth", "p2pBandwidthLatencyTest")  # bandwidthTest sees only one
@@ -56,18 +60,18 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
     parts = split_runs(text, sorted(whole.measured(), key=lambda mark: mark[0]))
     if not parts:
         return whole.read(origin=origin)
-    found = whole
+    scanned = whole
     lines = text.splitlines()
     machines: list[Machine] = []
     understood: set[int] = set()
-    for part in parts:
-        found = scan("\n".join(lines[part.start - 1 : part.stop - 1]), found)
-        read = found.read(origin=origin)
+    for part in parts.values():
+        scanned = scan("\n".join(lines[part.start - 1 : part.stop - 1]), scanned)
+        read = scanned.read(origin=origin)
         machines.append(read.machine)
         understood |= {part.start - 1 + line for line in read.understood}
     if not _differ([_samples(machine) for machine in machines]):
         return whole.read(origin=origin)
-    machine = joined(_numbered(parts), machines, source, origin=origin)
+    machine = joined([*parts], machines, source, origin=origin)
     return ProgramRead(machine, frozenset(understood))
 
 
@@ -93,39 +97,43 @@ def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint:
     return joined(_numbered(machines), machines, source, origin=origin)
 
 
-def split_runs(text: str, measured: Sequence[Mark]) -> list[range]:
+def split_runs(text: str, measured: Sequence[Mark]) -> dict[str, range]:
     """Return the lines of each part in which nothing is measured twice; empty if the text is one such part.
 
-    A part starts at the first command or start of a program after the previous measurement, else at the
-    repeated measurement.
+    A part starts at the first heading, command or start of a program after the previous measurement, else at
+    the repeated measurement. Each has the name in its heading, unless a heading is missing, repeated or about
+    a program; then parts are numbered.
     """
     if len({what for _, what in measured}) == len(measured):
-        return []
-    lines = ["", *text.splitlines()]
+        return {}
+    lines = ["", *(line.strip(" \t`|")[:200] for line in text.splitlines())]
     starts: list[int] = []
     seen: set[Hashable] = set()
     last = 0
     for line, what in measured:
         if not starts or what in seen:
             above = range(last + 1, line)
-            starts.append(next((n for n in above if _START.match(lines[n].strip(" \t`|")[:200])), line))
+            heads = (n for n in above if _HEADING.match(lines[n]) or _START.match(lines[n]))
+            starts.append(next(heads, line))
             seen = set()
         seen.add(what)
         last = line
+    names = [match["name"] for start in starts if (match := _HEADING.match(lines[start]))]
+    if len({*names}) < len(starts) or any(map(_PROGRAM.search, names)):
+        names = _numbered(starts)
     bounds = [1, *starts[1:], len(lines) + 1]
-    return [range(start, end) for start, end in itertools.pairwise(bounds)]
+    return dict(zip(names, itertools.starmap(range, itertools.pairwise(bounds)), strict=True))
 
 
 def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> Bandwidth:
     """Return a measurement with each sample's run, if there are several runs. `lines`: the samples' lines."""
     in_order = sorted(zip(lines, bandwidth.samples, strict=True), key=lambda placed: placed[0])
     parts = split_runs(text, [(line, _what(sample)) for line, sample in in_order])
-    runs = [[sample for line, sample in in_order if line in part] for part in parts]
-    names = _numbered(parts)
-    named = in_runs(names, runs)
+    runs = [[sample for line, sample in in_order if line in part] for part in parts.values()]
+    named = in_runs([*parts], runs)
     if named is None:
         return bandwidth
-    note = several(bandwidth.source, [name for name, run in zip(names, named, strict=True) if run])
+    note = several(bandwidth.source, [name for name, run in zip(parts, named, strict=True) if run])
     samples = tuple(itertools.chain.from_iterable(named))
     return replace(bandwidth, samples=samples, notes=(*bandwidth.notes, note))
 
@@ -156,20 +164,20 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
     fitted = [aligned(most, machine)[0] for machine in machines]
     known = {gpu.index: gpu.name for gpu in most.gpus}
     if any(
-        len(one.gpus) < len(machine.gpus)
-        or any(len({gpu.name, known[gpu.index]} - {None}) > 1 for gpu in one.gpus)
-        for one, machine in zip(fitted, machines, strict=True)
+        len(aligned_run.gpus) < len(machine.gpus)
+        or any(len({gpu.name, known[gpu.index]} - {None}) > 1 for gpu in aligned_run.gpus)
+        for aligned_run, machine in zip(fitted, machines, strict=True)
     ):
         raise InputError(
             f"{origin} holds runs of {source} on different GPUs: {_listed(names)}",
             "they are of several machines: copy the lines of one",
         )
     named = name_differing_runs(names, fitted)
-    lists = [{gpu.index: gpu for gpu in (*most.gpus, *one.gpus)} for one in named]
+    lists = [{gpu.index: gpu for gpu in (*most.gpus, *run.gpus)} for run in named]
     machine = merge.merge(
         [
-            replace(one, bandwidth=None, gpus=tuple(gpus.values()))
-            for one, gpus in zip(named, lists, strict=True)
+            replace(run, bandwidth=None, gpus=tuple(gpus.values()))
+            for run, gpus in zip(named, lists, strict=True)
         ]
     )
     bandwidths = [run.bandwidth for run in named if run.bandwidth is not None]
@@ -178,20 +186,20 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
 
 def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
     """Return the machines; if machines of a program have different values, their samples get run names."""
-    found = list(machines)
+    named = list(machines)
     done: set[int] = set()
-    for source in dict.fromkeys(one for machine in machines for one in _programs(machine)):
-        of_program = [at for at, one in enumerate(found) if source in _programs(one) and at not in done]
-        samples = in_runs([names[at] for at in of_program], [_samples(found[at]) for at in of_program])
+    for source in dict.fromkeys(program for machine in machines for program in _programs(machine)):
+        of_program = [at for at, run in enumerate(named) if source in _programs(run) and at not in done]
+        samples = in_runs([names[at] for at in of_program], [_samples(named[at]) for at in of_program])
         if samples is None:
             continue
         note = several(source, [names[at] for at, own in zip(of_program, samples, strict=True) if own])
         done |= set(of_program)
         for at, own in zip(of_program, samples, strict=True):
-            bandwidth = found[at].bandwidth or Bandwidth(source=source)
+            bandwidth = named[at].bandwidth or Bandwidth(source=source)
             new = replace(bandwidth, samples=tuple(own), notes=(*bandwidth.notes, note))
-            found[at] = replace(found[at], bandwidth=new)
-    return found
+            named[at] = replace(named[at], bandwidth=new)
+    return named
 
 
 def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list[Sample]] | None:
@@ -201,15 +209,15 @@ def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list
     """
     if not _differ(runs):
         return None
-    found: list[list[Sample]] = []
+    named_runs: list[list[Sample]] = []
     seen: list[set[object]] = []
     for name, run in zip(names, runs, strict=True):
         own: set[object] = {(_what(sample), _value(sample)) for sample in run}
         again = any(own <= earlier for earlier in seen)
         seen.append(own)
         named = [replace(s, run=f"{name}: {s.run}" if s.run else name) for s in run]
-        found.append([] if again else named)
-    return found
+        named_runs.append([] if again else named)
+    return named_runs
 
 
 def several(source: str, names: Sequence[str]) -> str:
@@ -226,17 +234,18 @@ def by_files(names: Sequence[str], machines: Sequence[Machine]) -> tuple[list[st
     Files of one program with different values become one machine if their GPUs can be the same or have the
     same model: a merge would drop GPUs with other PCI addresses.
     """
-    found: dict[int, Machine] = dict(enumerate(machines))
+    by_place: dict[int, Machine] = dict(enumerate(machines))
     for program in {machine.source for machine in machines} & set(_OF_SEVERAL_GPUS):
         own = [at for at, machine in enumerate(machines) if machine.source == program]
         runs = [_samples(machines[at]) for at in own]
         if _differ(runs):
             with contextlib.suppress(InputError):  # other GPUs: a merge reports the contradiction
-                one = joined([names[at] for at in own], [machines[at] for at in own], program, origin="")
-                found = {at: machine for at, machine in found.items() if at not in own} | {own[0]: one}
-    places = sorted(found)
+                whole = joined([names[at] for at in own], [machines[at] for at in own], program, origin="")
+                others = {at: machine for at, machine in by_place.items() if at not in own}
+                by_place = others | {own[0]: whole}
+    places = sorted(by_place)
     kept = [names[at] for at in places]
-    return kept, name_differing_runs(kept, [found[at] for at in places])
+    return kept, name_differing_runs(kept, [by_place[at] for at in places])
 
 
 def _differ(runs: Sequence[Sequence[Sample]]) -> bool:

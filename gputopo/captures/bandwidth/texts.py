@@ -149,7 +149,7 @@ def access_links(
 ) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
     """Return the result of `peer_links` for CUDA's answers on whether one GPU can access another."""
     statuses = {
-        (fact, *pair): {"OK" if one else REFUSED for one in can}
+        (fact, *pair): {"OK" if can_access else REFUSED for can_access in can}
         for pair, can in access.items()
         for fact in _FACTS
     }
@@ -176,7 +176,7 @@ def peer_links(
             if len(every) == 1:
                 known[fact] = every.pop()
             elif every:
-                words = {f"{source}, from GPU {gpu}": " and ".join(sorted(one)) for gpu, one in said.items()}
+                words = {f"{source}, from GPU {gpu}": " and ".join(sorted(said[gpu])) for gpu in said}
                 contradictions.append(Contradiction(fact=at_link(a, b, fact), said=words))
                 missing[at_link(a, b, fact)] = "the two directions, or the list and the matrix, differ"
         refused = reason if known.get("p2p_read") == REFUSED else None

@@ -75,7 +75,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 def claims(text: str) -> Claims:
     """Return the device lines, and the lines below them that are read; all other lines are known."""
-    return by_line(text, lambda line: any(one.search(line) for one in _READ), _DETAIL.match)
+    return by_line(text, lambda line: any(form.search(line) for form in _READ), _DETAIL.match)
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -110,14 +110,14 @@ class _Reading:
     nodes: dict[str, PciNode] = field(default_factory=dict)
     behind: dict[str, str] = field(default_factory=dict)  # "0000:05": the bridge that leads to the bus
     buses: set[str] = field(default_factory=set)
-    found: TreeFacts = field(default_factory=TreeFacts)
+    facts: TreeFacts = field(default_factory=TreeFacts)
 
     def device(self, head: re.Match[str], body: str, text: str) -> None:
         """Read one device: its first line and the lines below it."""
         address = kernel_address(head[1])
         if address is None:
             line = text.count("\n", 0, head.start()) + 1
-            self.found.unread.append(Unread(source=SOURCE, line=line, text=head[0].strip()[:200]))
+            self.facts.unread.append(Unread(source=SOURCE, line=line, text=head[0].strip()[:200]))
             return
         self.buses.add(address.rpartition(":")[0])
         word = head[2].strip()
@@ -171,19 +171,19 @@ class _Reading:
         """Read what only a GPU has: the size of the window to its memory, and whether it answers."""
         size = _BAR1.search(body)
         mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
-        earlier = self.found.gpus.get(address, Gpu(index=0))
+        earlier = self.facts.gpus.get(address, Gpu(index=0))
         node = self.nodes[address]
         model = _MODEL.search(node.name or "")
         # The GPU of another driver is not counted, and the number of a known model identifies it better.
         named = model and node.driver in (None, NVIDIA_DRIVER) and expected_gpu(None, node.device_id) is None
-        self.found.gpus[address] = Gpu(
+        self.facts.gpus[address] = Gpu(
             index=0,
             name=model[1] if model and named else None,
             bar1_mib=Bar1Mib(total=earlier.bar1_mib.total if mib is None else mib),
             lost=lost or earlier.lost,
         )
         if "<access denied>" in body:
-            self.found.missing[at_pci(address, "speed_gt_per_s")] = "lspci was not run as root"
+            self.facts.missing[at_pci(address, "speed_gt_per_s")] = "lspci was not run as root"
 
     def machine(self, acs: str | None) -> Machine:
         """Return the machine, with the paths according to the bridges' buses."""
@@ -194,7 +194,7 @@ class _Reading:
         shown = {address: node for address, node in self.nodes.items() if node.kind != "other"}
         if acs == "on" and self.is_whole() and not self.redirects_above():
             acs = "off"
-        machine = pci_tree.machine(SOURCE, shown, self.found, host=Host(acs=acs))
+        machine = pci_tree.machine(SOURCE, shown, self.facts, host=Host(acs=acs))
         missing = {at_gpu(gpu.index, "name"): NAME_IN_TREE for gpu in machine.gpus if gpu.name is None}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"

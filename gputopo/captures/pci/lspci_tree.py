@@ -64,7 +64,7 @@ def parse(text: str, *, origin: str) -> Machine:
     lines = read_lines(text.expandtabs(), reading.take, bare=str.rstrip, longest=2000)
     if not reading.nodes:
         raise InputError(f"{origin} has no device of `lspci -tv` in it", _HINT)
-    reading.found.unread += lines.unread(SOURCE)
+    reading.facts.unread += lines.unread(SOURCE)
     return reading.machine()
 
 
@@ -73,7 +73,7 @@ class _Reading:
     origin: str
     joints: dict[int, _Bus | None] = field(default_factory=dict)  # column of a joint: the bus below it
     nodes: dict[str, PciNode] = field(default_factory=dict)
-    found: TreeFacts = field(default_factory=TreeFacts)
+    facts: TreeFacts = field(default_factory=TreeFacts)
 
     def take(self, number: int, line: str) -> bool:
         """Read one line: it starts at a joint of a line above, and may cross several bridges."""
@@ -149,10 +149,10 @@ class _Reading:
             self.nodes[address] = replace(node, kind=kind)
             if kind == "other" and node.name and may_be_gpu(node.name):
                 reason = "this lspci does not know the NVIDIA device's name"
-                self.found.missing[at_pci(address, "kind")] = reason
+                self.facts.missing[at_pci(address, "kind")] = reason
         if not any(node.name for node in self.nodes.values()):
-            self.found.missing["gpus"] = "the tree has no names (lspci -t); lspci -tv has them"
-        machine = pci_tree.machine(SOURCE, self.nodes, self.found)
+            self.facts.missing["gpus"] = "the tree has no names (lspci -t); lspci -tv has them"
+        machine = pci_tree.machine(SOURCE, self.nodes, self.facts)
         missing = {at_gpu(EVERY, "name"): NAME_IN_TREE} if machine.gpus else {}
         return replace(machine, missing=machine.missing | missing)
 

@@ -75,13 +75,13 @@ class TopologyReading:
     origin: str
     source: str = SOURCE
     nodes: dict[str, PciNode] = field(default_factory=dict)
-    found: TreeFacts = field(default_factory=TreeFacts)
+    facts: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # by <gpu>: links by other end
 
     def note(self, text: str) -> None:
         """List a text as not understood; XML elements have no line number here, so it is 0."""
-        self.found.unread.append(Unread(source=SOURCE, line=0, text=text))
+        self.facts.unread.append(Unread(source=SOURCE, line=0, text=text))
 
     def cpu(self, cpu: "Element") -> None:
         """Read a NUMA node and everything below it."""
@@ -91,7 +91,7 @@ class TopologyReading:
             cpus = cpus_of_mask(cpu.get("affinity") or "")
             self.numa[number] = NumaNode(index=number, cpus=None if cpus is None else index_ranges(cpus))
             if cpus is None:
-                self.found.missing[at_numa_node(number, "cpus")] = "the file has no affinity mask"
+                self.facts.missing[at_numa_node(number, "cpus")] = "the file has no affinity mask"
         elif cpu.get("numaid") not in (None, "-1"):  # -1: the machine has no NUMA numbers
             self.note(f"<cpu numaid={cpu.get('numaid')!r}>")
         waiting: list[tuple[Element, str | None]] = [(child, None) for child in reversed(cpu)]
@@ -135,7 +135,7 @@ class TopologyReading:
         """Read NVML's facts about a GPU: its index and its NVLinks."""
         index = _number(element.get("dev"))
         if index is not None:
-            self.found.indices[where] = index
+            self.facts.indices[where] = index
         ends = self.nvlinks.setdefault(where, {})
         for link in element:
             if link.tag == "c2c":  # to the GPU's own CPU (Grace), which is not in the tree
@@ -160,23 +160,23 @@ class TopologyReading:
         """Read the names of a card's ports."""
         names = [name for net in element if net.tag == "net" and (name := net.get("name"))]
         if where is None:  # NCCL writes cards at an unknown place as sockets
-            self.found.missing["nics"] = f"NCCL's XML shows no place of {', '.join(names) or 'one'}"
+            self.facts.missing["nics"] = f"NCCL's XML shows no place of {', '.join(names) or 'one'}"
         else:
-            self.found.nic_names.setdefault(where, []).extend(names)
+            self.facts.nic_names.setdefault(where, []).extend(names)
 
     def machine(self) -> Machine:
         """Return the machine that the file shows."""
         if not any(node.class_code for node in self.nodes.values()) and not self.nvlinks and self.nodes:
-            self.found.missing["gpus"] = "the file has no class codes: which devices are GPUs is unknown"
+            self.facts.missing["gpus"] = "the file has no class codes: which devices are GPUs is unknown"
         for where, node in self.nodes.items():
             if node.kind == "gpu":
                 pcie = Pcie(gen_max=generation_of(node.max_speed_gt_per_s), width_max=node.max_width)
-                self.found.gpus[where] = Gpu(index=0, pcie=pcie)
+                self.facts.gpus[where] = Gpu(index=0, pcie=pcie)
         numa = tuple(self.numa[index] for index in sorted(self.numa))
         machine = pci_tree.machine(
             self.source,
             self.nodes,
-            self.found,
+            self.facts,
             host=Host(numa_nodes=numa or None),
             nvlinks=lambda a, b: between(self.nvlinks, a, b),
             whole=_with_ports,

@@ -47,7 +47,7 @@ class TreeFacts:
 def machine(
     source: str,
     nodes: Mapping[str, PciNode],
-    found: TreeFacts,
+    facts: TreeFacts,
     *,
     host: Host = Host(),  # noqa: B008 (a frozen value)
     nvlinks: Callable[[str, str], int | None] = lambda a, b: None,
@@ -60,18 +60,18 @@ def machine(
     they are numbered in PCI order.
     """
     tree = tuple(nodes[key] for key in sorted(nodes, key=address_order))
-    missing = dict(found.missing)
+    missing = dict(facts.missing)
     addresses = [node.address for node in tree if node.kind == "gpu"]
-    numbers = {where: found.indices[where] for where in addresses if where in found.indices}
+    numbers = {where: facts.indices[where] for where in addresses if where in facts.indices}
     if not len(numbers) == len(addresses) == len({*numbers.values()}):
         numbers = {where: index for index, where in enumerate(addresses)}
     gpus = tuple(
-        _gpu(found.gpus.get(where, Gpu(index=0)), index, nodes[where], nodes, missing)
+        _gpu(facts.gpus.get(where, Gpu(index=0)), index, nodes[where], nodes, missing)
         for where, index in sorted(numbers.items(), key=lambda pair: pair[1])
     )
     hop_tree = whole(tree)
     links = tuple(_links(gpus, hop_tree, nvlinks, missing))
-    nics = _nics(hop_tree, found.nic_names, numbers)
+    nics = _nics(hop_tree, facts.nic_names, numbers)
     if not gpus:
         missing.setdefault("gpus", "the capture shows no NVIDIA GPU")
     return Machine(
@@ -82,7 +82,7 @@ def machine(
         nics=nics,
         pci=tree,
         missing=missing,
-        unread=tuple(found.unread),
+        unread=tuple(facts.unread),
     )
 
 

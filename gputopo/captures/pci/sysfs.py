@@ -15,10 +15,10 @@ _DEEPEST = 2  # folders above sys: NAME/sys, or ./NAME/sys
 def root_in(path: Path) -> Path | None:
     """Return the folder in or below `path` that has `sys`, or None if `path` is not a copied tree."""
     try:
-        found = [folder for folder in _folders(path, _DEEPEST) if (folder / "sys").is_dir()]
+        roots = [folder for folder in _folders(path, _DEEPEST) if (folder / "sys").is_dir()]
     except (OSError, ValueError):
         return None
-    return found[0] if len(found) == 1 or path in found[:1] else None
+    return roots[0] if len(roots) == 1 or path in roots[:1] else None
 
 
 def _folders(path: Path, deepest: int) -> Iterator[Path]:

@@ -207,7 +207,7 @@ class _Table:
     head: _Line
     rows: list[_Line] = field(default_factory=list)
     heads: list[tuple[int, int]] = field(default_factory=list)  # repeated names: rows above, line
-    found: dict[str, int] = field(default_factory=dict)  # index of each GPU, by its identity
+    index_of: dict[str, int] = field(default_factory=dict)  # index of each GPU, by its identity
     unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # with line numbers
     gaps: list[Gap] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
@@ -265,7 +265,7 @@ class _Table:
         samples = self._samples()
         if len(samples) > 1:
             return self._series(samples)
-        return self._at(samples[0] if samples else [], only=[one for _, one in self.unanswered])
+        return self._at(samples[0] if samples else [], only=[silent for _, silent in self.unanswered])
 
     def _samples(self) -> list[_Rows]:
         """Return the rows of each sample, each with the index of its GPU."""
@@ -292,11 +292,11 @@ class _Table:
         """Return the rows of each sample of a log whose rows do not identify their GPU."""
         clock, at = Clock(), self._place("timestamp")
         times = [None if at is None else clock.read(line.cells[at]) for line in self.rows]
-        found = groups(times, [above for above, _ in self.heads])
-        if left := len(self.rows) - sum(map(len, found)):
+        rows_of_samples = groups(times, [above for above, _ in self.heads])
+        if left := len(self.rows) - sum(map(len, rows_of_samples)):
             words = f"{left} rows have no GPU and do not belong to a complete sample"
             self.gaps.append(Gap(source=SOURCE, text=words))
-        return found
+        return rows_of_samples
 
     def _place(self, column: str) -> int | None:
         return self.columns.index(column) if column in self.columns else None
@@ -313,13 +313,13 @@ class _Table:
         if number is not None and re.fullmatch(r"\d{1,4}", number, re.ASCII) is None:
             self._note(line.number, line.text)
             return None
-        index = len(self.found) if number is None else int(number)
+        index = len(self.index_of) if number is None else int(number)
         identity = self._identity(line) or f"index {index}"
-        if identity in self.found:
-            return self.found[identity]
-        if index in self.found.values():
+        if identity in self.index_of:
+            return self.index_of[identity]
+        if index in self.index_of.values():
             raise InputError(f"{self.origin}: line {line.number}: another GPU has the index {index}", _HINT)
-        self.found[identity] = index
+        self.index_of[identity] = index
         return index
 
     def _at(self, rows: _Rows, *, only: Sequence[Unanswered]) -> Machine:
@@ -401,15 +401,15 @@ class _Table:
         stored = [self._sample(samples[place]) for place in sorted({*series.stored(samples), shown})]
         clock = Clock()
         times = [clock.read(self._time(each) or "") for each in samples]
-        of_rows = [one for _, one in self.unanswered] if self.numbers else []
-        found = self._at(sorted({**rows, **others}.items()), only=of_rows)
-        lasting = {gpu.index: facts_of(gpu) for gpu in found.gpus}
-        lost = [{"index": gpu.index, "lost": True} for gpu in found.gpus if gpu.lost]
+        of_rows = [silent for _, silent in self.unanswered] if self.numbers else []
+        whole_log = self._at(sorted({**rows, **others}.items()), only=of_rows)
+        lasting = {gpu.index: facts_of(gpu) for gpu in whole_log.gpus}
+        lost = [{"index": gpu.index, "lost": True} for gpu in whole_log.gpus if gpu.lost]
         if lost:
             stored.append(Sample(source=SOURCE, time=stored[-1].time, gpus=tuple(lost)))
         return replace(
-            found,
-            samples=tuple(without_settings(one, lasting) for one in stored),
+            whole_log,
+            samples=tuple(without_settings(sample, lasting) for sample in stored),
             series=series.histories(samples, times),
         )
 

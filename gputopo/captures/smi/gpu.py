@@ -183,8 +183,8 @@ class ReportedGpu:
         elif self.instances:
             missing["mig.instances"] = "the text ends in the middle of their list"
         if self.processes is not None:
-            found = (GpuProcess(**process) for process in self.processes if process.get("pid") is not None)
-            values["processes"] = tuple(dict.fromkeys(found))
+            known = (GpuProcess(**process) for process in self.processes if process.get("pid") is not None)
+            values["processes"] = tuple(dict.fromkeys(known))
         elif self.no_processes is not None:
             missing["processes"] = self.no_processes
 

@@ -64,9 +64,9 @@ def with_unanswered(
     known.
     """
     new = [
-        one
-        for one in dict.fromkeys(unanswered)
-        if not any(_is_about(one, index, gpu, numbered) for index, gpu in rows.items())
+        silent
+        for silent in dict.fromkeys(unanswered)
+        if not any(_is_about(silent, index, gpu, numbered) for index, gpu in rows.items())
     ]
     gpus = dict(rows) if numbered else {}
     unnumbered = [] if numbered else [row for _, row in sorted(rows.items())]
@@ -92,12 +92,12 @@ def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
     """Return a machine with the GPUs that did not answer, by number; GPUs without one come last."""
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     missing = dict(machine.missing)
-    for one in sorted(lost, key=lambda one: (one.number is None, one.number, one.address or "")):
-        index = 1 + max(gpus, default=-1) if one.number is None else one.number
+    for silent in sorted(lost, key=lambda gpu: (gpu.number is None, gpu.number, gpu.address or "")):
+        index = 1 + max(gpus, default=-1) if silent.number is None else silent.number
         if index not in gpus:
-            gpus[index] = Gpu(index=index, lost=True, pci_address=one.address)
-            missing[at_gpu(index)] = one.reason
-            if one.number is None:
+            gpus[index] = Gpu(index=index, lost=True, pci_address=silent.address)
+            missing[at_gpu(index)] = silent.reason
+            if silent.number is None:
                 missing[at_gpu(index, "index")] = _WITHOUT_NUMBER
     return replace(machine, gpus=tuple(gpus[index] for index in sorted(gpus)), missing=missing)
 
@@ -170,7 +170,8 @@ def _is_other(first: Identity, other: Identity) -> str | None:
         return f"has driver {other.driver}, not {first.driver}"
     if first.uuids & other.uuids:
         return None
-    if all(one.attached == len(one.uuids) == len(one.addresses) > 0 for one in (first, other)):
+    both = (first, other)
+    if all(output.attached == len(output.uuids) == len(output.addresses) > 0 for output in both):
         return "has GPUs with other UUIDs"
     counts = first.attached, other.attached
     if None not in counts and counts[0] != counts[1]:
@@ -214,7 +215,7 @@ def machine(
     `attached`: the number of GPUs that the output reports, as written; `time`: as written.
     """
     limits.require_gpus(reported_gpus, source)
-    found, missing = driver(driver_values)
+    reported_driver, missing = driver(driver_values)
     at = None if time is None else values.parse_time(time)
     gpus: list[Gpu] = []
     reasons: dict[int, dict[str, str]] = {}
@@ -233,7 +234,7 @@ def machine(
         gaps = [Gap(source=source, text=words, attached=counted, listed=len(gpus)), *gaps]
     return Machine(
         source=source,
-        driver=found,
+        driver=reported_driver,
         gpus=tuple(gpus),
         missing=missing,
         unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda line: line.line))),

@@ -73,8 +73,8 @@ def begins(lines: Sequence[str]) -> bool:
 
 def _gpu_line(line: str) -> re.Match[str] | None:
     """Match a line about one GPU, or several equal ones: with a UUID, or with the name of a known model."""
-    found = _GPU_LINE.match(line) if "GPU " in line else None
-    return found if found and (found[3] or expected_gpu(found[2])) else None
+    match = _GPU_LINE.match(line) if "GPU " in line else None
+    return match if match and (match[3] or expected_gpu(match[2])) else None
 
 
 def parse(text: str, *, origin: str) -> Machine:

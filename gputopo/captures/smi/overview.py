@@ -97,11 +97,11 @@ def parse(text: str, *, origin: str) -> Machine:
     def take(number: int, line: str) -> bool:
         line = line.replace("\t", " ")
         if _HEAD.match(line):
-            time = next((one for one in ahead if _TIME.fullmatch(one)), None)
+            time = next((above for above in ahead if _TIME.fullmatch(above)), None)
             outputs.append(_Output(time, unanswered=[] if outputs else silent))
         ahead[:] = [*ahead[-1:], line]
-        if not outputs and (one := parse_unanswered(line)):
-            silent.append(one)
+        if not outputs and (unanswered := parse_unanswered(line)):
+            silent.append(unanswered)
             return True
         if _TIME.fullmatch(line) or _RULE.fullmatch(line):
             return True
@@ -113,11 +113,11 @@ def parse(text: str, *, origin: str) -> Machine:
     if not any(output.gpus or output.unanswered for output in outputs):
         raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
     machines = [output.machine() for output in outputs]
-    identities = [identity_of(one, "one of the tables") for one in machines]
+    identities = [identity_of(machine, "one of the tables") for machine in machines]
     # The number of GPUs is not compared: `-i` shows only some.
     refuse_others([identity._replace(attached=None) for identity in identities], origin)
     merged = merge.merge(machines)
-    lines = sorted((*merged.unread, *strays), key=lambda one: one.line)
+    lines = sorted((*merged.unread, *strays), key=lambda unread: unread.line)
     return replace(merged, unread=tuple(dict.fromkeys(lines)))
 
 
@@ -158,12 +158,12 @@ class _Output:
         return any(reader(number, line) for reader in readers)
 
     def _begin(self, number: int, line: str) -> bool:
-        found = _cells(line, _GPU)
-        if found is None or int(found["index"]) in self.gpus or kernel_address(found["address"]) is None:
+        cells = _cells(line, _GPU)
+        if cells is None or int(cells["index"]) in self.gpus or kernel_address(cells["address"]) is None:
             return False
-        self.gpu = self.gpus[int(found["index"])] = ReportedGpu(names("csv"))
-        name, ecc, mode = found["name"], found["ecc"], found["mode"]
-        facts = {"pci.bus_id": found["address"], "display_active": found["display"]}
+        self.gpu = self.gpus[int(cells["index"])] = ReportedGpu(names("csv"))
+        name, ecc, mode = cells["name"], cells["ecc"], cells["mode"]
+        facts = {"pci.bus_id": cells["address"], "display_active": cells["display"]}
         if name.endswith(_CUT):
             self.gpu.notes["name"] = f"cut in the table: {name}"
         else:
@@ -179,55 +179,55 @@ class _Output:
         return self._add(number, line, facts)
 
     def _readings(self, number: int, line: str) -> bool:
-        found = _cells(line, _READINGS)
-        if found is None:
+        cells = _cells(line, _READINGS)
+        if cells is None:
             return False
-        compute = " ".join(found["compute"].split())
+        compute = " ".join(cells["compute"].split())
         return self._add(
             number,
             line,
             {
-                "fan.speed": found["fan"],
-                "temperature.gpu": found["temperature"],
-                "pstate": found["pstate"],
-                "power.draw": found["draw"],
-                "power.limit": found["limit"],
-                "memory.used": found["used"],
-                "memory.total": found["total"] or found["used"],
-                "utilization.gpu": found["utilization"],
+                "fan.speed": cells["fan"],
+                "temperature.gpu": cells["temperature"],
+                "pstate": cells["pstate"],
+                "power.draw": cells["draw"],
+                "power.limit": cells["limit"],
+                "memory.used": cells["used"],
+                "memory.total": cells["total"] or cells["used"],
+                "utilization.gpu": cells["utilization"],
                 "compute_mode": _MODES.get(compute, compute),
             },
         )
 
     def _mig(self, number: int, line: str) -> bool:
-        found = _cells(line, _MIG)
-        if found is None:
+        cells = _cells(line, _MIG)
+        if cells is None:
             return False
-        facts = {"mig.mode.current": found["mode"]}
-        if found["pending"]:
-            facts["mig.mode.pending"] = "Disabled" if found["mode"] == "Enabled" else "Enabled"
+        facts = {"mig.mode.current": cells["mode"]}
+        if cells["pending"]:
+            facts["mig.mode.pending"] = "Disabled" if cells["mode"] == "Enabled" else "Enabled"
         return self._add(number, line, facts)
 
     def _instance(self, number: int, line: str) -> bool:
-        found = _cells(line, _INSTANCE)
-        if found is not None and int(found["gpu"]) in self.gpus:
-            gpu = self.gpus[int(found["gpu"])]
+        cells = _cells(line, _INSTANCE)
+        if cells is not None and int(cells["gpu"]) in self.gpus:
+            gpu = self.gpus[int(cells["gpu"])]
             gpu.instances = (gpu.instances or 0) + 1
             return True
         return bool(_cells(line, _INSTANCE_MORE) or _cells(line, _NO_INSTANCES))
 
     def _process(self, number: int, line: str) -> bool:
-        found = _cells(line, _PROCESS)
-        gpu = self.gpus.get(int(found["gpu"])) if found else None
-        if found is None or gpu is None:
+        cells = _cells(line, _PROCESS)
+        gpu = self.gpus.get(int(cells["gpu"])) if cells else None
+        if cells is None or gpu is None:
             return False
         self.processes = True
-        kind, name = found["kind"], found["name"]
+        kind, name = cells["kind"], cells["name"]
         of_process = {
-            "pid": int(found["pid"]),
+            "pid": int(cells["pid"]),
             "kind": values.parse("process", kind).value if kind else None,
             "name": _program(name) if name else None,
-            "memory_mib": values.parse("MiB", found["memory"]).value,
+            "memory_mib": values.parse("MiB", cells["memory"]).value,
         }
         gpu.processes = [*(gpu.processes or []), of_process]
         return True
@@ -236,10 +236,10 @@ class _Output:
         if _cells(line, _NO_PROCESSES):
             self.processes = True
             return True
-        found = _cells(line, _NOT_SUPPORTED)
-        if found is None or int(found["gpu"]) not in self.gpus:
+        cells = _cells(line, _NOT_SUPPORTED)
+        if cells is None or int(cells["gpu"]) not in self.gpus:
             return False
-        self.gpus[int(found["gpu"])].no_processes = found["reason"]
+        self.gpus[int(cells["gpu"])].no_processes = cells["reason"]
         return True
 
     def _add(self, number: int, line: str, facts: dict[str, str]) -> bool:

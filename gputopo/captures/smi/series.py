@@ -51,8 +51,8 @@ class Clock(dict[str, float | None]):
     """Converts timestamps to seconds since the epoch; each minute is parsed once."""
 
     def __missing__(self, minute: str) -> float | None:
-        self[minute] = found = seconds(values.parse_time(f"{minute}:00"))
-        return found
+        self[minute] = start = seconds(values.parse_time(f"{minute}:00"))
+        return start
 
     def read(self, time: str) -> float | None:
         """Return the seconds of a timestamp such as `2026/11/23 10:00:00.123`, or None for any other text."""
@@ -72,15 +72,15 @@ def groups(times: Sequence[float | None], heads: Sequence[int]) -> list[range]:
     count = len(times)
     known = [time for time in times if time is not None]
     if heads:
-        found = [range(*ends) for ends in pairwise([*sorted({0, *heads}), count])]
+        samples = [range(*ends) for ends in pairwise([*sorted({0, *heads}), count])]
     elif len(known) == count > 1:
-        found = list(_between_pauses(known))
+        samples = list(_between_pauses(known))
     elif count <= MAX_AT_ONCE:
         return [range(count)]
     else:
         return [range(row, row + 1) for row in range(count)]
-    usual = Counter(map(len, found)).most_common(1)[0][0]
-    return [one for one in found if len(one) == usual]
+    usual = Counter(map(len, samples)).most_common(1)[0][0]
+    return [rows for rows in samples if len(rows) == usual]
 
 
 def _between_pauses(times: Sequence[float]) -> Iterator[range]:
@@ -126,7 +126,7 @@ class LogSeries:
                 if gpu not in seen:
                     seen[gpu] = _Extremes(self)
                 seen[gpu].add(place, row.cells)
-        return sorted({len(samples) - 1}.union(*(one.places() for one in seen.values())))
+        return sorted({len(samples) - 1}.union(*(extremes.places() for extremes in seen.values())))
 
     def histories(self, samples: Sequence[Rows], times: Sequence[float | None]) -> tuple[GpuHistory, ...]:
         """Return the history that watching the machine would have counted."""

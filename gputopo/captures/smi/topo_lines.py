@@ -77,12 +77,12 @@ def header_words(text: str) -> Head | None:
     if not all(GPU.fullmatch(d) or (_is_nic(d) and not CELL.fullmatch(d)) for d in devices):
         return None
     titles = "".join(words[count:])
-    found: list[Column] = ["cpu"] if titles.startswith("CPU") else []
+    columns: list[Column] = ["cpu"] if titles.startswith("CPU") else []
     if "NUMA" in titles.replace("GPUNUMA", ""):
-        found.append("numa")
+        columns.append("numa")
     if "GPUNUMA" in titles:
-        found.append("gpu_numa")
-    return devices, tuple(found)
+        columns.append("gpu_numa")
+    return devices, tuple(columns)
 
 
 def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:

@@ -59,14 +59,14 @@ def parse(text: str, *, origin: str) -> Machine:
     few or too many cells, two cells for one pair that differ.
     """
     reading = topo_table.parse(text)
-    found = _candidates(reading)
-    if reading.renamed is not None and len(found) > 1:
+    matrices = _candidates(reading)
+    if reading.renamed is not None and len(matrices) > 1:
         line, label, name, second = reading.renamed
         raise InputError(
             f"{origin}: two machines: {label} is {name}, and {second} in line {line}",
             "give one file for each machine",
         )
-    matrix = _the_matrix(found, origin)
+    matrix = _the_matrix(matrices, origin)
     return _Builder(matrix, _gpu_rows(matrix, origin), reading).machine()
 
 
@@ -75,11 +75,11 @@ def _candidates(reading: Reading) -> list[TopoMatrix]:
     return with_rows or [m for m in reading.matrices if m.affinity or m.rows]
 
 
-def _the_matrix(found: Sequence[TopoMatrix], origin: str) -> TopoMatrix:
-    if not found:
+def _the_matrix(matrices: Sequence[TopoMatrix], origin: str) -> TopoMatrix:
+    if not matrices:
         raise InputError(f"{origin}: there is no `nvidia-smi topo -m` matrix in it", _HINT)
-    first = found[0]
-    for other in found[1:]:
+    first = matrices[0]
+    for other in matrices[1:]:
         if [(row.label, row.cells) for row in other.rows] != [(row.label, row.cells) for row in first.rows]:
             line = f"near line {other.rows[0].line}" if other.rows else "without rows"
             raise InputError(

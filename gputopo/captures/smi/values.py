@@ -70,9 +70,9 @@ def parse(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
     """Parse a value as a kind of the tables. `bare`: a number may have no unit (CSV)."""
     text = clean(text)
     shown = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
-    found = _number(kind, text, bare) if kind in _UNITS else _KINDS[kind](text)
-    if found is not None:
-        return found
+    value = _number(kind, text, bare) if kind in _UNITS else _KINDS[kind](text)
+    if value is not None:
+        return value
     if not shown:
         return ReportedValue(None, "the source leaves it empty")
     if _REASONS.fullmatch(shown):
@@ -111,7 +111,7 @@ def _form(
 
     `silent`: what the driver writes if it has no value.
     """
-    form, no_value = (re.compile(one, re.IGNORECASE | re.ASCII) for one in (pattern, silent))
+    form, no_value = (re.compile(expression, re.IGNORECASE | re.ASCII) for expression in (pattern, silent))
 
     def parse_form(text: str) -> ReportedValue | None:
         if no_value.fullmatch(text):

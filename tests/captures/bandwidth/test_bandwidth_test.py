@@ -59,7 +59,10 @@ def test_hosts_that_are_called_gpu_are_no_gpus(host: str) -> None:
         f"===== {host.format(i)} =====\n{written('A', {'Host to Device': 1000.0 + i})}" for i in (1, 2)
     )
     _, bandwidth = read(text)
-    assert [(s.destination, s.run) for s in bandwidth.samples] == [("gpu:0", "run 1"), ("gpu:0", "run 2")]
+    assert [(s.destination, s.run) for s in bandwidth.samples] == [
+        ("gpu:0", host.format(1)),
+        ("gpu:0", host.format(2)),
+    ]
 
 
 def test_a_direction_and_size_that_is_there_already_begins_another_run() -> None:

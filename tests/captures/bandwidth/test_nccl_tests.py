@@ -174,17 +174,21 @@ def test_an_unknown_operation_is_not_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "ratio", "kind"),
+    ("columns", "ratio", "in_place", "kind"),
     [
-        ("sum  -1", 1.75, "allreduce"),
-        ("sum  -1", 0.875, "reduce_scatter"),
-        ("sum  3", 1, "reduce"),
-        ("none  3", 1, "broadcast"),
+        ("sum  -1", 1.75, "0", "allreduce"),
+        ("sum  -1", 0.875, "0", "reduce_scatter"),
+        ("sum  3", 1, "0", "reduce"),
+        ("none  3", 1, "0", "broadcast"),
+        ("none  -1", 0.875, "0", "allgather"),
+        ("none  -1", 0.875, "N/A", "alltoall"),
+        ("none  -1", 1, "N/A", "alltoall"),  # of so many ranks that (n - 1) / n is printed as 1
+        ("sum  -1", 1, "N/A", "sendrecv"),
     ],
 )
-def test_rows_alone_show_their_operation(columns: str, ratio: float, kind: str) -> None:
+def test_rows_alone_show_their_operation(columns: str, ratio: float, in_place: str, kind: str) -> None:
     rates = f"5000.00  214.75  {214.748 * ratio:.2f}"
-    _, bandwidth = read(f" 1073741824  268435456  float  {columns}  {rates}  0  {rates}  0\n")
+    _, bandwidth = read(f" 1073741824  268435456  float  {columns}  {rates}  0  {rates}  {in_place}\n")
     assert {one.kind for one in bandwidth.samples} == {kind}
     assert {one.ranks for one in bandwidth.samples} == {None if ratio == 1 else 8}
 

@@ -75,11 +75,11 @@ def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
     assert "10.1.0" not in repr(bandwidth)
 
 
-def test_two_runs_in_one_text_are_numbered() -> None:
+def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
     texts = [network.perftest(Random(seed), Perftest(), [65536]) for seed in (1, 2)]
     machine, bandwidth = read("".join(f"== n{at} ==\n{text}" for at, (text, _) in enumerate(texts, 1)))
     assert [(one.run, one.median_gb_per_s) for one in bandwidth.samples] == [
-        (f"run {at}", samples[0].median_gb_per_s) for at, (_, samples) in enumerate(texts, 1)
+        (f"n{at}", samples[0].median_gb_per_s) for at, (_, samples) in enumerate(texts, 1)
     ]
     assert machine.unread == ()
 

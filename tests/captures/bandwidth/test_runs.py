@@ -48,7 +48,9 @@ PROGRAMS: dict[str, Write] = {
 
 
 @pytest.mark.parametrize(("form", "program"), in_turn(several_runs.FORMS, PROGRAMS))
-def test_the_runs_in_one_text_are_numbered(form: str, program: str) -> None:
+def test_runs_in_one_text_have_the_names_in_their_headings_or_numbers(form: str, program: str) -> None:
+    prefix = "run " if form == "nothing" else "node"
+
     @settings(max_examples=2)
     @given(seeds)
     def run(seed: int) -> None:
@@ -57,7 +59,7 @@ def test_the_runs_in_one_text_are_numbered(form: str, program: str) -> None:
         written = [PROGRAMS[program](machine, random) for _ in range(random.randint(2, 3))]
         found, bandwidth = read(several_runs.FORMS[form]([output for _, output in written]))
         expected = [
-            s for at, (one, _) in enumerate(written, 1) for s in several_runs.of_run(one, f"run {at}")
+            s for at, (one, _) in enumerate(written, 1) for s in several_runs.of_run(one, f"{prefix}{at}")
         ]
         if {s.run for s in bandwidth.samples} == {None}:  # all equal, by chance
             numbers = {(s.median_gb_per_s, s.median_us) for s in expected}
@@ -65,9 +67,19 @@ def test_the_runs_in_one_text_are_numbered(form: str, program: str) -> None:
             return
         assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
         assert [gpu.name for gpu in found.gpus] == [gpu.name for gpu in written[0][0].gpus]
-        assert any(f"{len(written)} runs (run 1" in note for note in bandwidth.notes)
+        assert any(f"{len(written)} runs ({prefix}1" in note for note in bandwidth.notes)
 
     run()
+
+
+@pytest.mark.parametrize("headings", [("node1", "node1"), ("CUDA 12", "CUDA 13"), ("node1", "")])
+def test_headings_that_do_not_distinguish_runs_are_no_names(headings: tuple[str, str]) -> None:
+    machine = measured.machine(Random(1))
+    text = "".join(
+        f"=== {head} ===\n{_of_p2p(machine, Random(seed))[1]}\n" for seed, head in enumerate(headings)
+    )
+    _, bandwidth = read(text)
+    assert {sample.run for sample in bandwidth.samples} == {"run 1", "run 2"}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -88,7 +100,7 @@ def test_runs_on_different_gpus_are_refused(program: str) -> None:
         gpus = tuple(Gpu(index=i, name=name, pci_address=f"0000:0{i}:00.0") for i in range(2))
         texts.append(PROGRAMS[program](Machine(source="x", gpus=gpus), Random(name))[1])
     text = several_runs.FORMS["rules"](texts)
-    with pytest.raises(InputError, match="different GPUs: run 1, run 2") as error:
+    with pytest.raises(InputError, match="different GPUs: node1, node2") as error:
         reading.read_text(text, origin="log")
     assert "several machines" in error.value.hint
 
@@ -179,6 +191,6 @@ def test_runs_of_bandwidthtest_on_each_gpu_of_several_hosts_are_of_both() -> Non
             "".join(bandwidthtest.text(one, era, [gpu], hidden=hidden) for gpu in gpus) for one in written
         ]
         machine, bandwidth = read(several_runs.FORMS["rules"](outputs))
-        expected = [s for at, one in enumerate(written, 1) for s in several_runs.of_run(one, f"run {at}")]
+        expected = [s for at, one in enumerate(written, 1) for s in several_runs.of_run(one, f"node{at}")]
         assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
         assert [gpu.index for gpu in machine.gpus] == [0, 1, 2]

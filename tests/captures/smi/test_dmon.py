@@ -1,0 +1,83 @@
+"""`nvidia-smi dmon`: each line a row of a series of samples."""
+
+import pytest
+
+from gputopo.captures import reading
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu
+
+HEAD = """\
+# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa   mclk   pclk
+# Idx      W      C      C      %      %      %      %      %      %    MHz    MHz
+"""
+IDLE = "    0     25     35      -      0      0      0      0      0      0    405    210\n"
+BUSY = "    0    325     65     71     98     40      0      0      0      0   9501   1980\n"
+OTHER = IDLE.replace("    0     25", "    1     27")
+
+
+def of(text: str) -> Gpu:
+    (gpu,) = reading.read_text(text, origin="x").gpus
+    return gpu
+
+
+def test_a_line_shows_the_load_of_a_gpu() -> None:
+    gpu = of(HEAD + BUSY)
+    assert (gpu.power_w.draw, gpu.temperature_c.gpu, gpu.temperature_c.memory) == (325.0, 65, 71)
+    assert (gpu.utilization_percent.gpu, gpu.utilization_percent.memory) == (98, 40)
+    assert (gpu.clocks_mhz.memory.now, gpu.clocks_mhz.sm.now) == (9501, 1980)
+    assert of(HEAD + IDLE).temperature_c.memory is None
+
+
+@pytest.mark.parametrize("prompt", ["", "$ nvidia-smi dmon\n", "> "])
+def test_rows_of_one_gpu_are_samples(prompt: str) -> None:
+    text = f"{HEAD}{IDLE}{OTHER}{BUSY}{OTHER}{HEAD}{IDLE}{OTHER}"
+    text = prompt + text.replace("\n", "\n> ") if prompt == "> " else prompt + text
+    machine = reading.read_text(text, origin="x")
+    assert (machine.source, len(machine.gpus), machine.unread) == ("nvidia-smi dmon", 2, ())
+    loads = [sample.gpus[0]["utilization_percent.gpu"] for sample in machine.samples]
+    assert set(loads) == {0, 98}
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        (
+            "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS     Idx      W      C\n",
+            " 20240305   10:01:02      0    325     65\n",
+        ),
+        (
+            "#Date, Time, gpu, pwr, gtemp\n#YYYYMMDD, HH:MM:SS, Idx, W, C\n",
+            "20240305, 10:01:02, 0, 325, 65\n",
+        ),
+    ],
+)
+def test_the_time_of_a_row_is_read(head: str, row: str) -> None:
+    later = row.replace("10:01:02", "10:01:03").replace("325", "25")
+    machine = reading.read_text(head + row + later, origin="x")
+    times = [sample.time for sample in machine.samples]
+    assert times == ["2024-03-05T10:01:02.000", "2024-03-05T10:01:03.000"]
+    assert (machine.gpus[0].power_w.draw, machine.unread) == (25.0, ())
+
+
+def test_a_row_with_a_time_but_no_date_is_read() -> None:
+    head = "#Time        gpu    pwr  gtemp\n#HH:MM:SS     Idx      W      C\n"
+    machine = reading.read_text(f"{head} 10:01:02      0    325     65\n", origin="x")
+    assert (machine.gpus[0].power_w.draw, machine.unread) == (325.0, ())
+
+
+def test_errors_memory_and_violations_are_read_and_other_columns_are_not() -> None:
+    text = (
+        "# gpu     fb   bar1  sbecc  dbecc    pci  rxpci  txpci  pviol  tviol\n"
+        "# Idx     MB     MB   errs   errs   errs   MB/s   MB/s      %   bool\n"
+        "    0   1234      5      7      2      0     10     20     {}\n"
+    )
+    gpu = of(text.format("38      1"))
+    assert (gpu.memory_mib.used, gpu.ecc.corrected_aggregate, gpu.ecc.uncorrected_aggregate) == (1234, 7, 2)
+    assert gpu.throttle.reasons == ("sw_power_cap", "sw_thermal_slowdown")
+    assert of(text.format(" 0      1")).throttle.reasons == ("sw_thermal_slowdown",)
+    assert of(text.format(" -      0")).throttle.reasons is None  # other reasons are not in this output
+
+
+def test_columns_without_a_row_are_refused() -> None:
+    with pytest.raises(InputError, match="no line of a GPU"):
+        reading.read_text(HEAD, origin="x")
