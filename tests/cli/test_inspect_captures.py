@@ -1,11 +1,9 @@
 """Every public capture is shown in every format. They lie beside the repository and are not part of it."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
 from gputopo.values import schema
 from gputopo.values.finding import Inspection
 from tests.cli.conftest import Call
@@ -28,7 +26,6 @@ def test_a_capture_is_shown_in_every_format_within_80_columns(
     path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(reading, "_read_bytes", cache(reading._read_bytes))  # once for all formats
     table = call("inspect", "--from", path)
     if table.code == 2:  # a capture that holds no machine is refused, in two lines
         assert (table.out, len(table.err.splitlines())) == ("", 2)
