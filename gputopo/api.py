@@ -200,7 +200,7 @@ def _from(sources: Sequence[str | Path]) -> list[str]:
 
 def _words(command: str, options: dict[str, Option]) -> list[str]:
     """Return the words of a command line for options by name."""
-    from gputopo.cli.commands import options_of_command
+    from gputopo.cli import options_of_command
 
     repeated = {one.name for one in options_of_command(command) if one.option.repeated}
     words: list[str] = []
@@ -218,7 +218,7 @@ def _words(command: str, options: dict[str, Option]) -> list[str]:
 
 def _document(command: str, words: Sequence[str], kind: type[Document]) -> Document:
     """Call a command and return the JSON document that it prints. Raises GputopoError."""
-    from gputopo.cli.commands import invoke
+    from gputopo.cli import invoke
 
     printed = io.StringIO()
     try:

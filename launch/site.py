@@ -104,12 +104,12 @@ class Site(TargetSite):
                     f"{option} needs GPUs, but there is none: {why}",
                     f"remove {option} to use CPU devices",
                 )
+        devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
+        plan = planner.cpu_plan(request, devices)
         if request.single_gpu_images_per_sec:
             raise UsageError(
                 f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it"
             )
-        devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
-        plan = planner.cpu_plan(request, devices)
         if request.num_gpus == "auto":
             why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
         return Target("cpu", self, plan, why_cpu=why, cpu_devices=devices)

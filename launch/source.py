@@ -96,7 +96,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
         return machine
     import msgspec
 
-    from gputopo.findings.measured.validity import contradiction
+    from gputopo.findings import contradiction
 
     note(f"with the bandwidth measured on {saved.date}")
     machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
@@ -117,7 +117,7 @@ def site_for(request: "Request", sources: Sequence[str] = (), **settings: Any) -
 
 
 def _require_consistent(machine: "Machine") -> None:
-    from gputopo.findings.measured.validity import contradiction
+    from gputopo.findings import contradiction
 
     if wrong := contradiction(machine):
         raise InputError(

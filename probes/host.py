@@ -13,6 +13,35 @@ from msgspec.structs import replace
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host, NumaNode
 
+# The firmware of virtual machines: DMI's sys_vendor or product_name, in lower case.
+_VM_FIRMWARE = {
+    "kvm": "kvm",
+    "qemu": "kvm",
+    "bochs": "kvm",
+    "google compute engine": "kvm",
+    "openstack": "kvm",
+    "amazon ec2": "kvm",
+    "alibaba cloud ecs": "kvm",
+    "vmware": "vmware",
+    "virtualbox": "virtualbox",
+    "innotek": "virtualbox",
+    "virtual machine": "hyper-v",
+    "xen": "xen",
+    "hvm domu": "xen",
+    "parallels": "parallels",
+    "bhyve": "bhyve",
+}
+# Words in /proc/1/cgroup, the most specific first: a pod's containers run under containerd or docker as well.
+_CGROUP_KINDS = {
+    "kubepods": "kubernetes",
+    "libpod": "podman",
+    "docker": "docker",
+    "lxc": "lxc",
+    "containerd": "containerd",
+}
+APPLICATION_ID = "e1e0b90720c541209919c50ec84745d6"  # gputopo's, a random number
+_CPUINFO_HEAD_BYTES = 16384  # contains the first CPU; the rest of the file repeats it for each CPU
+
 
 def read_text(path: str | Path) -> str | None:
     """Return the stripped text of a small file (64 KiB at most), or None if it is unreadable.
@@ -43,36 +72,6 @@ def list_names(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
-
-
-# The firmware of virtual machines: DMI's sys_vendor or product_name, in lower case.
-_VM_FIRMWARE = {
-    "kvm": "kvm",
-    "qemu": "kvm",
-    "bochs": "kvm",
-    "google compute engine": "kvm",
-    "openstack": "kvm",
-    "amazon ec2": "kvm",
-    "alibaba cloud ecs": "kvm",
-    "vmware": "vmware",
-    "virtualbox": "virtualbox",
-    "innotek": "virtualbox",
-    "virtual machine": "hyper-v",
-    "xen": "xen",
-    "hvm domu": "xen",
-    "parallels": "parallels",
-    "bhyve": "bhyve",
-}
-# Words in /proc/1/cgroup, the most specific first: a pod's containers run under containerd or docker as well.
-_CGROUP_KINDS = {
-    "kubepods": "kubernetes",
-    "libpod": "podman",
-    "docker": "docker",
-    "lxc": "lxc",
-    "containerd": "containerd",
-}
-APPLICATION_ID = "e1e0b90720c541209919c50ec84745d6"  # gputopo's, a random number
-_CPUINFO_HEAD_BYTES = 16384  # contains the first CPU; the rest of the file repeats it for each CPU
 
 
 def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host:

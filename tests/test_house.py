@@ -5,6 +5,7 @@
 
 import ast
 import functools
+import importlib
 import re
 import subprocess
 import sys
@@ -201,6 +202,24 @@ def loaded(words: str) -> list[str]:
 @pytest.mark.parametrize("figure", LIMITS)
 def test_the_product_does_not_grow_unnoticed(figure: str) -> None:
     assert figures()[figure] <= LIMITS[figure]
+
+
+def test_packages_take_names_of_each_other_only_from_their_public_apis() -> None:
+    assert names_taken_past_an_api() == []
+
+
+@pytest.mark.parametrize("name", [name for name, path in modules().items() if "_MODULES" in path.read_text()])
+def test_type_checkers_see_the_names_that_a_package_loads(name: str) -> None:
+    path = modules()[name]
+    stub = path.with_suffix(".pyi")
+    typed = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree_of(stub if stub.exists() else path))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{name}.")
+        for alias in node.names
+    } - {"gputopo.public_names.exports"}
+    loaded_on_use = importlib.import_module(name)._MODULES
+    assert typed == {f"{name}.{module}.{public}" for public, module in loaded_on_use.items()}
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:

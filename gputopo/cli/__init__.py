@@ -6,11 +6,20 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gputopo.cli import printing
+from gputopo.public_names import exports
 from gputopo.report import drop_unwritten, show_error, to_stderr
 from gputopo.values.errors import ExitCode, GputopoError
+
+if TYPE_CHECKING:
+    from gputopo.cli.commands import invoke as invoke
+    from gputopo.cli.commands import options_of_command as options_of_command
+
+_MODULES = {"invoke": "commands", "options_of_command": "commands"}
+__all__ = [*_MODULES, "main", "run_command"]
+__getattr__ = exports(__name__, _MODULES)
 
 # Loading modules creates 100,000 objects and no garbage. With Python's threshold of 700, a tenth of the time
 # of a short command would go to looking for garbage.
@@ -77,7 +86,7 @@ def _report(error: Exception) -> int:
     ):
         show_error(
             f"out of system resources: {(str(error) or type(error).__name__)[:200]}",
-            "see the free memory and the limits on open files (ulimit -n), processes (-u), address space (-v)",
+            "see the free memory, and the limits on open files (ulimit -n), processes (-u) and memory (-v)",
         )
         return int(ExitCode.HARDWARE)
     import traceback

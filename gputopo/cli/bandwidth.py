@@ -224,7 +224,6 @@ def _save_network(measured: "Bandwidth") -> None:
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
     """Measure under load, print the report, and return the exit code."""
     from gputopo import findings
-    from gputopo.findings.watched import find_watched
     from gputopo.probes import SoakReadings
     from gputopo.topology import with_p2p_reasons
 
@@ -236,8 +235,7 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
         notes = (*measured.notes, *readings.notes())
         measured = msgspec.structs.replace(measured, soak=soak, notes=notes)
         machine = msgspec.structs.replace(machine, bandwidth=measured)
-    watched = find_watched(machine, readings.history)
-    problems = findings.worst_first([*findings.find_bandwidth(machine), *watched])
+    problems = findings.find_bandwidth(machine, readings.history)
     print_bandwidth(machine, problems, options.shape, whole=options.whole)
     return _code(options, measured, problems, failed=findings.fails(problems, options.fail_on or "error"))
 
@@ -392,7 +390,7 @@ def measure_links(
 
 def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
     """Print to stderr which of the GPUs other programs use, before they are put under load."""
-    from gputopo.findings.usage import use_of
+    from gputopo.findings import use_of
 
     for gpu in machine.gpus:
         use = None if gpu.lost or (gpus is not None and gpu.index not in gpus) else use_of(gpu)
@@ -408,7 +406,7 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
 
     The note goes to stderr. Raises InputError if nothing is saved.
     """
-    from gputopo.findings.rule import named
+    from gputopo.findings import named
     from gputopo.runs import BoxHistory
     from gputopo.topology import answering_gpus
 
@@ -434,7 +432,7 @@ def _print_difference(
 
     A number that fell beyond noise is a warning; a copy that fails now, or a missing GPU, is an error.
     """
-    from gputopo.findings.measured.difference import bandwidth_difference
+    from gputopo.findings import bandwidth_difference
     from gputopo.topology import without_identities
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))

@@ -182,7 +182,6 @@ def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
 def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo import findings
     from gputopo.cli.fleet import files_of_fleet, record, recorded
-    from gputopo.findings.fleet import inspect_fleet
     from gputopo.launch import ask_for_machines, find_hosts, read_machines
     from gputopo.report import drain_commands, fleet_document
 
@@ -195,7 +194,7 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     if not machines:
         return ExitCode.OK
     before = {} if output.baseline is None else recorded(output.baseline)
-    fleet = inspect_fleet(machines, before, output.fail_on)
+    fleet = findings.inspect_fleet(machines, before, output.fail_on)
     if output.record is not None:
         record(machines, output.record)
     if output.shape == "scontrol":
@@ -232,10 +231,10 @@ def _inspect_once(options: InspectOptions) -> int:
         schema.make_folder(options.record.parent)
         schema.write(options.record, machine)
     if old is not None:
-        from gputopo.findings.difference import difference
+        from gputopo.findings import machine_difference
         from gputopo.report import difference_document
 
-        changes = difference(old, whole)
+        changes = machine_difference(old, whole)
         show_report(changes, lambda: difference_document(changes), options.shape)
     else:
         # The terminal shows whose processes use the GPUs. Output to a file or a program does not, unless

@@ -9,6 +9,23 @@ from gputopo.values.option import Refusal, refuse
 Texts = Mapping[str, str]
 """The typed values of options by name, in lower case."""
 
+_HOSTS = (
+    "hosts",
+    "hostfile",
+    "num_hosts",
+    "node_rank",
+    "remote_python",
+    "join_timeout",
+    "allow_public_address",
+    "insecure",
+)
+# Options that also a program of the user has, in addition to the options of its plan and of hosts.
+_OF_A_PROGRAM = (
+    *("program", "model", "from", "require_gpu", "cpu", "format", "dry_run", "no_affinity"),
+    *("sbatch_option", "output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
+)
+_REMOVE = "remove {option}, or add --num-hosts 1"
+
 
 class AnyOf:
     """A condition: one of the options is given. Returns the given ones, as flags.
@@ -44,26 +61,6 @@ def _flag_of(key: str, typed: Texts) -> str | None:
         return None
     flag = f"--{name.rstrip('!').replace('_', '-')}"
     return f"{flag} {text}" if has_value else flag
-
-
-_HOSTS = (
-    "hosts",
-    "hostfile",
-    "num_hosts",
-    "node_rank",
-    "remote_python",
-    "join_timeout",
-    "allow_public_address",
-    "insecure",
-)
-# Options that also a program of the user has, in addition to the options of its plan and of hosts.
-_OF_A_PROGRAM = (
-    *("program", "model", "from", "require_gpu", "cpu", "format", "dry_run", "no_affinity"),
-    *("sbatch_option", "output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
-)
-
-
-_REMOVE = "remove {option}, or add --num-hosts 1"
 
 
 def _of_training(typed: Texts) -> list[str]:

@@ -51,9 +51,6 @@ def watch(
 
     A driver that hangs or crashes ends the watch too. Raises HardwareError if there is nothing to watch.
     """
-    from gputopo.findings import network, rising
-    from gputopo.findings.driver import stopped
-    from gputopo.findings.watched import find_watched
     from gputopo.launch import with_ports_now
     from gputopo.values.history import History
 
@@ -73,15 +70,14 @@ def watch(
             reason, stop = watcher.xid_reason, watcher.stop
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
-    counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
-    counted += rising.watched(machine, history)
-    problems = findings.worst_first([*find_watched(machine, history), *counted])
+    later, minutes = with_ports_now(machine), (time.monotonic() - began_s) / 60
+    problems = findings.find_after_watch(machine, history, later, minutes)
     if stop is not None:
-        problems = (stopped(stop.kind, stop.text, stop.gpus), *problems)
+        problems = (findings.stopped(stop.kind, stop.text, stop.gpus), *problems)
     _print_findings(problems, shape, reason)
     if stop is not None:
         return ExitCode.HARDWARE
-    return ExitCode.FINDINGS if fail_on and findings.reaches(problems, fail_on) else ExitCode.OK
+    return ExitCode.FINDINGS if findings.fails(problems, fail_on) else ExitCode.OK
 
 
 def watch_source(

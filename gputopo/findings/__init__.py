@@ -1,224 +1,58 @@
 """What is wrong with a machine, or unknown: rules, and checks that report findings under them.
 
-A missing fact makes no finding. So the checks that had facts are counted: otherwise "no findings" would mean
-the same for a capture of only the topology as for a complete machine.
-
 To add a rule, put a `Rule`, its thresholds and a check in the module of its subject. Add the check to
-`CHECKS` with the facts that it needs (for a Machine at one sample), to `measured.COPY_CHECKS` (for measured
-copies) or to `watched.WATCHES` (for counts over time). A fact that is None is neither a fault nor a pass.
+`checks.CHECKS` with the facts that it needs (for a Machine at one sample), to `measured.COPY_CHECKS` (for
+measured copies) or to `watched.WATCHES` (for counts over time). A fact that is None is neither a fault nor a
+pass. Each name loads its module when it is used.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gputopo.findings import (
-    clocks,
-    configuration,
-    driver,
-    field_errors,
-    kernel_log,
-    memory_health,
-    network,
-    nvlink,
-    pcie,
-    peer_access,
-    peers,
-    program_errors,
-    rising,
-    sources,
-    tensorflow,
-    throttling,
-    usage,
-    xids,
-)
-from gputopo.findings.rising import max_counters
-from gputopo.findings.rule import Case, Check, Rule, Threshold, by_model, fails, present, reaches, worst_first
-from gputopo.findings.tensorflow import Support, install_support, support_of
-from gputopo.reference import under_load
-from gputopo.values.facts import has_any
-from gputopo.values.finding import Finding
-from gputopo.values.machine import Gpu, Machine
-from gputopo.values.samples import at_samples
+from gputopo.public_names import exports
 
-__all__ = [
-    "CHECKS",
-    "Case",
-    "Rule",
-    "Support",
-    "Threshold",
-    "checks_made",
-    "driver_broken",
-    "fails",
-    "find",
-    "find_bandwidth",
-    "find_read",
-    "install_support",
-    "reaches",
-    "support_of",
-    "worst_first",
-]
+if TYPE_CHECKING:
+    from gputopo.findings.checks import checks_made as checks_made
+    from gputopo.findings.checks import driver_broken as driver_broken
+    from gputopo.findings.checks import find as find
+    from gputopo.findings.checks import find_bandwidth as find_bandwidth
+    from gputopo.findings.checks import find_port_faults as find_port_faults
+    from gputopo.findings.checks import find_read as find_read
+    from gputopo.findings.difference import machine_difference as machine_difference
+    from gputopo.findings.driver import stopped as stopped
+    from gputopo.findings.fleet import inspect_fleet as inspect_fleet
+    from gputopo.findings.measured.difference import bandwidth_difference as bandwidth_difference
+    from gputopo.findings.measured.validity import contradiction as contradiction
+    from gputopo.findings.rule import fails as fails
+    from gputopo.findings.rule import named as named
+    from gputopo.findings.sources import doubtful_topology as doubtful_topology
+    from gputopo.findings.tensorflow import install_support as install_support
+    from gputopo.findings.tensorflow import support_of as support_of
+    from gputopo.findings.usage import CONTEXT_MIB as CONTEXT_MIB
+    from gputopo.findings.usage import use_of as use_of
+    from gputopo.findings.watched import faults_of_run as faults_of_run
+    from gputopo.findings.watched import find_after_watch as find_after_watch
 
-Need = Callable[[Machine], bool]
-"""Whether a machine has the facts that a check judges."""
-
-
-def never(machine: Machine) -> bool:
-    """Need a fact that no machine has: for a check that reports gaps in a reading and judges no fact."""
-    return False
-
-
-def of_machine(*paths: str) -> Need:
-    """Need any of these facts of the machine, `driver.status` or `pci[*].acs`."""
-    return lambda machine: has_any(machine, paths)
-
-
-def of_gpus(*paths: str, when: Callable[[Gpu], bool] | None = None, peers: int = 1) -> Need:
-    """Need any of these facts for a GPU that answers.
-
-    `when`: only such a GPU has the fact, for example a GPU under load. `peers`: this number of GPUs of one
-    model.
-    """
-
-    def is_met(machine: Machine) -> bool:
-        groups = by_model(machine) if peers > 1 else [present(machine)]
-        able = (
-            [gpu for gpu in group if (when is None or when(gpu)) and has_any(gpu, paths)] for group in groups
-        )
-        return any(len(gpus) >= peers for gpus in able)
-
-    return is_met
-
-
-_PEERS = int(clocks.PEERS.value)
-
-# Each check with the facts that it needs. A check without its facts does not count as run.
-CHECKS: Mapping[Check[[]], Need] = {
-    driver.status: of_machine("driver.status", "driver.version"),
-    driver.gpus_with_other_driver: of_machine("pci[*].driver"),
-    driver.no_device: never,
-    driver.lost_gpus: of_gpus("pstate", "temperature_c.gpu"),
-    driver.unlisted_gpus: of_machine("driver.status"),
-    driver.logged_losses: of_machine("kernel_events"),
-    xids.logged_xids: of_machine("kernel_events"),
-    program_errors.program_errors: of_machine("kernel_events"),
-    kernel_log.kernel_errors: of_machine("kernel_events"),
-    memory_health.verdicts: of_gpus("ecc", "remapped_rows", "retired_pages", "recovery_action"),
-    memory_health.ecc_off: of_gpus("ecc.mode"),
-    throttling.slowdowns: of_gpus("throttle"),
-    throttling.temperatures: of_gpus("temperature_c.gpu", "temperature_c.memory", "temperature_c.margin"),
-    throttling.power_limits: of_gpus("power_w.limit"),
-    throttling.times: of_gpus("violation_ns"),
-    clocks.check_against_peers: of_gpus("power_w.draw", when=usage.busy, peers=_PEERS),
-    clocks.check_low_clocks: of_gpus("clocks_mhz", when=usage.busy),
-    peers.below_default: of_gpus("clocks_mhz"),
-    peers.facts: of_gpus("clocks_mhz", "memory_mib.total", "pcie", "power_w", peers=2),
-    field_errors.field_errors: of_gpus("pstate", peers=2),
-    pcie.widths: of_gpus("pcie.width_now"),
-    pcie.generations: of_gpus("pcie.gen_now", when=under_load),
-    pcie.slots: of_gpus("pcie.gen_max_host", "pcie.limiting_hop"),
-    pcie.errors: of_gpus("pcie.replay_counter", "pcie.aer"),
-    pcie.logged_errors: of_machine("kernel_events"),
-    pcie.shared_uplinks: of_machine("pci"),
-    nvlink.check_links_down: of_gpus("nvlinks"),
-    nvlink.check_thin_bridges: of_machine("links[*].nvlinks"),
-    nvlink.check_gpus_apart: of_machine("links[*].nvlinks"),
-    nvlink.check_errors: of_gpus("nvlinks[*].errors"),
-    nvlink.check_logged_errors: of_machine("kernel_events"),
-    nvlink.check_fabric: of_gpus("fabric"),
-    peer_access.check_acs: of_machine("host.acs", "pci[*].acs"),
-    peer_access.check_paths_of_nccl: of_machine("nccl"),
-    peer_access.check_peer_access: of_machine("links[*].p2p_read"),
-    usage.used: of_gpus("processes", "utilization_percent.gpu", "memory_mib.used"),
-    configuration.modes: of_gpus("compute_mode", "mig.mode"),
-    configuration.cuda_order: of_gpus("cuda_index"),
-    configuration.persistence: of_gpus("persistence_mode"),
-    configuration.mixed_models: never,
-    configuration.no_expectation: never,
-    tensorflow.tensorflow: of_machine("tensorflow"),
-    network.links_down: of_machine("nics[*].ports"),
-    network.rates: of_machine("nics[*].ports"),
-    network.mtus: of_machine("nics[*].ports"),
-    network.errors: of_machine("nics[*].ports"),
-    network.far_gpus: of_machine("nics[*].hops"),
-    network.peer_memory: of_machine("driver.peer_memory_module"),
-    network.of_nccl: of_machine("nccl"),
-    sources.gaps: never,
-    sources.contradictions: never,
-    sources.hidden_topology: never,
-    sources.unknown_topology: never,
-    sources.doubtful_topology: of_machine("links[*].hop"),
-    sources.cut_affinities: of_gpus("cpu_affinity"),
-    sources.unread_lines: never,
+_MODULES = {
+    "CONTEXT_MIB": "usage",
+    "bandwidth_difference": "measured.difference",
+    "checks_made": "checks",
+    "contradiction": "measured.validity",
+    "doubtful_topology": "sources",
+    "driver_broken": "checks",
+    "fails": "rule",
+    "faults_of_run": "watched",
+    "find": "checks",
+    "find_after_watch": "watched",
+    "find_bandwidth": "checks",
+    "find_port_faults": "checks",
+    "find_read": "checks",
+    "inspect_fleet": "fleet",
+    "install_support": "tensorflow",
+    "machine_difference": "difference",
+    "named": "rule",
+    "stopped": "driver",
+    "support_of": "tensorflow",
+    "use_of": "usage",
 }
-
-
-def checks_made(machine: Machine) -> int:
-    """Return how many checks had facts to judge. All checks of measured copies count as one."""
-    copies = machine.bandwidth is not None and bool(machine.bandwidth.samples)
-    return sum(is_met(machine) for is_met in CHECKS.values()) + copies
-
-
-def find(machine: Machine) -> tuple[Finding, ...]:
-    """Return all findings: errors, then warnings. Within a severity, in the order of the checks.
-
-    If readings and measured copies show the same fault of a subject, it is reported once, as measured.
-    """
-    measured = find_bandwidth(machine)
-    known = {(finding.id, finding.subject) for finding in measured}
-    read = [finding for finding in find_read(machine) if (finding.id, finding.subject) not in known]
-    return worst_first([*read, *measured])
-
-
-def find_read(machine: Machine) -> list[Finding]:
-    """Return the findings from readings, over all samples of the machine. Counters are at their maximum."""
-    samples = at_samples(machine, max_counters(machine))
-    of = max((history.samples for history in machine.series), default=0)
-    read = [finding for check in CHECKS for finding in check.over(samples, of if of > len(samples) else None)]
-    lost = {
-        finding.subject: finding for finding in read[::-1] if finding.id == driver.GPU_LOST.id
-    }  # samples and kernel log
-    read = [
-        finding
-        for finding in read
-        if lost.get(finding.subject, finding) is finding or finding.id != driver.GPU_LOST.id
-    ]
-    watched = _find_in_series(machine)
-    return [*(finding for finding in read if not _is_in(finding, watched)), *watched, *rising.rising(machine)]
-
-
-def _is_in(finding: Finding, others: Sequence[Finding]) -> bool:
-    """Return whether findings of the same rule, at least as severe, cover each of its GPUs."""
-    same = [other for other in others if other.id == finding.id and reaches([other], finding.severity)]
-    return bool(finding.subject.gpus) and set(finding.subject.gpus) <= {
-        gpu for other in same for gpu in other.subject.gpus
-    }
-
-
-def _find_in_series(machine: Machine) -> tuple[Finding, ...]:
-    """Return the findings from counts over the samples of a log."""
-    if not machine.series:
-        return ()
-    from gputopo.findings.watched import find_watched
-    from gputopo.values.history import History
-
-    return find_watched(machine, History(machine.series))
-
-
-def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
-    """Return the findings from the measured copies of `machine.bandwidth`, errors first."""
-    if machine.bandwidth is None:
-        return ()
-    # imported here because most machines have no measured copies
-    from gputopo.findings.measured import COPY_CHECKS
-
-    # If a program did not finish, its text shows why.
-    reported = () if machine.bandwidth.source == "live" else (driver.status, program_errors.program_errors)
-    return worst_first(finding for check in (*reported, *COPY_CHECKS) for finding in check(machine))
-
-
-def driver_broken(machine: Machine) -> Finding | None:
-    """Return the finding for an NVIDIA device whose driver does not work, or None.
-
-    A launcher then stops with exit code 3. Also None if the machine has no NVIDIA device, or if a capture
-    does not report the driver's status.
-    """
-    return next((finding for finding in driver.status(machine) if finding.severity == "error"), None)
+__all__ = [*_MODULES]
+__getattr__ = exports(__name__, _MODULES)

@@ -147,15 +147,15 @@ def check_low_clocks(machine: Machine) -> Iterator[Fault]:
 
 def below_default(gpu: Gpu) -> Fault | None:
     """Return the fault of a GPU whose application clocks are set below the default, or None."""
-    found, words = {}, []
+    lowered, words = {}, []
     for domain in ("memory", "core"):
         set_, default = (_clock(gpu, domain, kind) for kind in ("application", "default_application"))
         if set_ and default and set_ < default * (1 - MEMORY_SHARE.value):
-            found[domain] = {"application_mhz": set_, "default_mhz": default}
+            lowered[domain] = {"application_mhz": set_, "default_mhz": default}
             words.append(f"{domain} {set_} MHz, default {default}")
     return (
-        APPLICATION_BELOW_DEFAULT.fault(gpu, f"application clock: {'; '.join(words)}", found)
-        if found
+        APPLICATION_BELOW_DEFAULT.fault(gpu, f"application clock: {'; '.join(words)}", lowered)
+        if lowered
         else None
     )
 
@@ -208,8 +208,14 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
     clocks = {
         gpu.index: [_clock(gpu, "core", kind) for kind in ("now", "max", "application")] for gpu in group
     }
-    limits = {index: min(filter(None, of[1:]), default=None) for index, of in clocks.items()}
-    shares = {index: of[0] / limit for index, of in clocks.items() if of[0] and (limit := limits[index])}
+    limits = {
+        index: min(filter(None, now_and_limits[1:]), default=None) for index, now_and_limits in clocks.items()
+    }
+    shares = {
+        index: now_and_limits[0] / limit
+        for index, now_and_limits in clocks.items()
+        if now_and_limits[0] and (limit := limits[index])
+    }
     usual = medians_of_others(shares)
     for gpu in (gpu for gpu in group if gpu.index in usual):
         share, of_peers = shares[gpu.index], usual[gpu.index]
@@ -224,7 +230,10 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
 def check_against_peers(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that draw much less power than their peers at the same load: they wait, or do less work."""
     slow = accused(machine, throttling.slowdowns, throttling.power_limits, check_low_clocks)
-    for group in _at_the_same_load(machine):
+    by_state = (grouped((gpu.pstate, gpu) for gpu in model if busy(gpu)) for model in by_model(machine))
+    for gpus in (gpus for states in by_state for gpus in states.values()):
+        like = history.at_the_usual_load({gpu.index: gpu.utilization_percent.gpu or 0 for gpu in gpus})
+        group = [gpu for gpu in gpus if gpu.index in like]
         draws = known(group, "power_w.draw")
         usual = medians_of_others(draws) if len(draws) >= PEERS.value else {}
         for gpu in (gpu for gpu in group if gpu.index in usual and gpu.index not in slow):
@@ -237,15 +246,6 @@ def check_against_peers(machine: Machine) -> Iterator[Fault]:
                     f"draws {draw:.0f} W under load, {of_peers:.0f} W on GPUs of this model at the same load"
                 )
                 yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": of_peers} | _load(gpu))
-
-
-def _at_the_same_load(machine: Machine) -> Iterator[list[Gpu]]:
-    """Yield groups of GPUs of one model that are in the same P-state and under about the same load."""
-    for model in by_model(machine):
-        for group in grouped((gpu.pstate, gpu) for gpu in model if busy(gpu)).values():
-            like = history.at_the_usual_load({gpu.index: gpu.utilization_percent.gpu or 0 for gpu in group})
-            if len(like) >= PEERS.value:
-                yield [gpu for gpu in group if gpu.index in like]
 
 
 def _load(gpu: Gpu) -> dict[str, object]:

@@ -88,5 +88,9 @@ def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> FactDiff
     `noise`: values within this share of the common value are the same.
     """
     values = known(group, path)
-    found = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)
-    return None if found is None else FactDifference(path, found.common, found.odd, found.others)
+    disagreement = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)
+    return (
+        None
+        if disagreement is None
+        else FactDifference(path, disagreement.common, disagreement.odd, disagreement.others)
+    )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputopo.findings import find
+from gputopo.findings.checks import find
 from gputopo.findings.rule import named
 from gputopo.reference import under_load
 from gputopo.topology import without_identities
@@ -24,7 +24,7 @@ from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
 Device = TypeVar("Device", Gpu, Nic)
 
 
-def difference(old: Machine, new: Machine) -> Difference:
+def machine_difference(old: Machine, new: Machine) -> Difference:
     """Compare two readings of a machine. GPUs are matched by UUID, or by PCI address, or by index."""
     comparing = _Comparing()
     pairs = paired_gpus(old, new)
@@ -73,16 +73,20 @@ def finding_keys(finding: Finding, gpus: Mapping[int, int] | None = None) -> lis
 
 def paired_gpus(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:
     """Pair the GPUs of two readings by UUID, or by PCI address, or by index."""
-    return _paired(old.gpus, new.gpus, (_same_card, _same_slot, _same_number))
+
+    def same_card(was: Gpu, now: Gpu) -> bool:
+        return was.uuid is not None and was.uuid == now.uuid
+
+    return _paired(old.gpus, new.gpus, (same_card, _same_slot, _same_number))
 
 
 def compared_facts(value: msgspec.Struct) -> Iterator[tuple[str, Field, Any]]:
     """Yield path, declaration and value of each compared fact, without facts that change every second."""
     kind = type(value)
-    for fact, found in single_facts(value):
+    for fact, fact_value in single_facts(value):
         field = _compared_field(kind, fact)
         if field is not None:
-            yield fact, field, found
+            yield fact, field, fact_value
 
 
 @functools.lru_cache(maxsize=8192)
@@ -205,10 +209,6 @@ def _alone(devices: Sequence[Device], paired: Iterable[Device]) -> list[Device]:
     """Return the devices that are in no pair."""
     ids = set(map(id, paired))
     return [device for device in devices if id(device) not in ids]
-
-
-def _same_card(was: Gpu, now: Gpu) -> bool:
-    return was.uuid is not None and was.uuid == now.uuid
 
 
 def _same_slot(was: Gpu | Nic, now: Gpu | Nic) -> bool:

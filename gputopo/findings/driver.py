@@ -270,8 +270,8 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
     if len(bound) == len(nodes) or machine.driver.status not in ("ok", *_UNCERTAIN):
         return
     for holder in sorted(set(bound.values())):
-        those = [node for address, node in nodes.items() if bound.get(address) == holder]
-        words = (f"{node.address} ({node.name})" if node.name else node.address for node in those)
+        held = [node for address, node in nodes.items() if bound.get(address) == holder]
+        words = (f"{node.address} ({node.name})" if node.name else node.address for node in held)
         yield OTHER_DRIVER.fault(
             MACHINE,
             f"kernel driver {holder} is bound to {', '.join(words)}: not listed by nvidia-smi, not usable by "

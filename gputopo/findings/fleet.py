@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.findings import driver_broken, fails, find, worst_first
+from gputopo.findings.checks import driver_broken, find
 from gputopo.findings.compare import majority
-from gputopo.findings.difference import difference, finding_keys
+from gputopo.findings.difference import finding_keys, machine_difference
 from gputopo.findings.fleet_hosts import HostDevice, HostFacts, facts_of_host
 from gputopo.findings.fleet_kinds import HostKind, HostReading, kinds
-from gputopo.findings.rule import MAX_MESSAGES, Rule
+from gputopo.findings.rule import MAX_MESSAGES, Rule, fails, worst_first
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
@@ -89,50 +90,48 @@ def inspect_fleet(
 
     `baseline`: earlier readings. Each host is also compared with its own.
     """
-    errors = {name: one for name, one in readings.items() if isinstance(one, GputopoError)}
+    errors = {name: reading for name, reading in readings.items() if isinstance(reading, GputopoError)}
     hosts = [
-        HostReading(name, without_identities(one))
-        for name, one in readings.items()
-        if isinstance(one, Machine)
+        HostReading(name, without_identities(reading))
+        for name, reading in readings.items()
+        if isinstance(reading, Machine)
     ]
-    compared = [_Comparison(kind) for kind in kinds(hosts)]
-    own = [finding for one in compared for finding in one.findings()]
-    judged = {host.name for one in compared if len(one.hosts) > 2 for host in one.kind.hosts}
-    odd = {host for finding in own if finding.id not in (SPLIT.id, NOT_READ.id) for host in finding.hosts}
+    comparisons = [_Comparison(kind) for kind in kinds(hosts)]
+    findings = [finding for comparison in comparisons for finding in comparison.findings()]
+    judged = {host for comparison in comparisons if len(comparison.hosts) > 2 for host in comparison.hosts}
+    odd = {
+        host for finding in findings if finding.id not in (SPLIT.id, NOT_READ.id) for host in finding.hosts
+    }
     for name, error in errors.items():
-        own.append(_of(name, NO_ANSWER, MACHINE, f"no reading: {error.what}", {"hint": error.hint}))
-    own += [one for host in hosts if host.name in baseline for one in _changed(host, baseline[host.name])]
-    own += [
-        _named(NO_ANSWER.finding(MACHINE, _NOT_ASKED, {}, "info"), (name,), f"host {name}: {_NOT_ASKED}")
-        for name in baseline
-        if name not in readings
-    ]
-    found, shared = _worst_first(own), _worst_first(finding for one in compared for finding in one.shared())
-    broken = {*errors, *(host.name for host in hosts if driver_broken(host.machine) is not None)}
+        says = f"no reading: {error.what}"
+        findings.append(_host_finding([name], NO_ANSWER, MACHINE, says, {"hint": error.hint}))
+    for name, machine in hosts:
+        if name not in baseline:
+            continue
+        if changes := machine_difference(without_identities(baseline[name]), machine).changes:
+            says = f"since the baseline: {_first([change.says for change in changes])}"
+            evidence = {change.fact: {"was": change.was, "is": change.is_} for change in changes}
+            findings.append(_host_finding([name], CHANGED, MACHINE, says, evidence))
+    for name in baseline:
+        if name not in readings:
+            findings.append(_host_finding([name], NO_ANSWER, MACHINE, _NOT_ASKED, {}, "info"))
+    shared = worst_first(finding for comparison in comparisons for finding in comparison.shared())
+    broken = {*errors, *(name for name, machine in hosts if driver_broken(machine) is not None)}
 
     def exit_code(name: str) -> ExitCode:
         if name in broken:
             return ExitCode.HARDWARE
-        failed = fails([one for one in (*found, *shared) if name in one.hosts], fail_on)
+        failed = fails([finding for finding in (*findings, *shared) if name in finding.hosts], fail_on)
         return ExitCode.FINDINGS if failed else ExitCode.OK
 
     return Fleet(
-        kinds=tuple(one.summary() for one in compared),
+        kinds=tuple(comparison.summary() for comparison in comparisons),
         unread=tuple(errors),
         outliers=tuple(name for name in readings if name in odd & judged),
-        findings=found,
+        findings=worst_first(findings),
         shared=shared,
         exit_codes={name: int(exit_code(name)) for name in readings},
     )
-
-
-def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
-    """Yield the changes since an earlier reading of a host."""
-    changes = difference(without_identities(was), host.machine).changes
-    if changes:
-        says = f"since the baseline: {_several([one.says for one in changes])}"
-        evidence = {one.fact: {"was": one.was, "is": one.is_} for one in changes}
-        yield _of(host.name, CHANGED, MACHINE, says, evidence)
 
 
 # The key of a finding that is the same on several hosts: severity, id, and a device.
@@ -154,9 +153,9 @@ class _Comparison:
     def __init__(self, kind: HostKind) -> None:
         self.kind = kind
         machines = [host.machine for host in kind.hosts]
-        places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
+        places = grouped((tuple(gpu.pci_address for gpu in machine.gpus), machine) for machine in machines)
         # The GPU addresses of most hosts; if several are equally frequent, those with the most GPUs.
-        reference = max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
+        reference = max(places.items(), key=lambda place: (len(place[1]), len(place[0])))[1][0]
         seen: dict[HostDevice, tuple[msgspec.Struct, dict[str, Any]]] = {}
         self.hosts = {host.name: facts_of_host(host.machine, reference, seen) for host in kind.hosts}
         self.by_fact: dict[tuple[HostDevice, str], dict[str, Any]] = {}
@@ -165,20 +164,25 @@ class _Comparison:
                 for fact, value in facts.items():
                     self.by_fact.setdefault((device, fact), {})[name] = value
         devices = dict.fromkeys(device for host in self.hosts.values() for device in host.devices)
-        for device in (one for one in devices if one.group in _COUNTED):
+        for device in devices:
+            if device.group not in _COUNTED:
+                continue
             self.by_fact[device, ""] = {
                 name: "there" if device in host.devices else "missing"
                 for name, host in self.hosts.items()
                 # Most captures do not show network cards.
-                if device.group == "gpus" or any(one.group == device.group for one in host.devices)
+                if device.group == "gpus" or any(other.group == device.group for other in host.devices)
             }
         self.found = {
-            host.name: [
-                (one, {(one.severity, *key) for key in finding_keys(one)}) for one in find(host.machine)
+            name: [
+                (finding, {(finding.severity, *key) for key in finding_keys(finding)})
+                for finding in find(machine)
             ]
-            for host in kind.hosts
+            for name, machine in kind.hosts
         }
-        self.keys = {name: {key for _, keys in each for key in keys} for name, each in self.found.items()}
+        self.keys = {
+            name: {key for _, keys in findings for key in keys} for name, findings in self.found.items()
+        }
         self.having = Counter(key for keys in self.keys.values() for key in keys)
 
     def summary(self) -> FleetKind:
@@ -190,29 +194,39 @@ class _Comparison:
         """Yield the differences of each host, and its findings that most of its peers do not have."""
         yield from self._facts()
         yield from self._not_read()
-        for name, each in self.found.items():
-            for finding, keys in each:
+        for name, findings in self.found.items():
+            for finding, keys in findings:
                 if finding.id != GPU_BUSY.id and not self._is_common(keys):
-                    yield _named(finding, (name,), f"host {name}: {finding.says}")
+                    yield _of_hosts(finding, [name], f"host {name}")
 
     def shared(self) -> Iterator[HostFinding]:
         """Yield findings that most hosts of this kind have, from the first such host, and their load."""
-        busy = {name: one for name, each in self.found.items() for one, _ in each if one.id == GPU_BUSY.id}
+        busy = {
+            name: finding
+            for name, findings in self.found.items()
+            for finding, _ in findings
+            if finding.id == GPU_BUSY.id
+        }
         if busy:
-            first = max(busy.values(), key=lambda one: one.rank)
-            says = f"other programs run on GPUs of {len(busy)} of {len(self.hosts)} hosts"
-            yield _named(first, tuple(busy), f"{says}: {host_ranges(busy)}")
+            worst = max(busy.values(), key=lambda finding: finding.rank)
+            says = (
+                f"other programs run on GPUs of {len(busy)} of {len(self.hosts)} hosts: {host_ranges(busy)}"
+            )
+            yield _of_hosts(msgspec.structs.replace(worst, says=says), busy)
         seen: set[_Key] = set()
-        for finding, keys in (one for each in self.found.values() for one in each):
+        for finding, keys in chain.from_iterable(self.found.values()):
             if finding.id != GPU_BUSY.id and self._is_common(keys) and not seen >= keys:
                 seen |= keys
                 hosts = tuple(name for name, theirs in self.keys.items() if keys & theirs)
-                yield _named(finding, hosts, f"{len(hosts)} of {len(self.hosts)} hosts: {finding.says}")
+                yield _of_hosts(finding, hosts, f"{len(hosts)} of {len(self.hosts)} hosts")
 
     def _is_common(self, keys: Set[_Key]) -> bool:
         """Return whether most hosts on which a finding would be visible have it."""
         among = {
-            key: sum(key in self.keys[name] or _shows(Subject(key[2]), one) for name, one in self.kind.hosts)
+            key: sum(
+                key in self.keys[name] or _shows(Subject(key[2]), machine)
+                for name, machine in self.kind.hosts
+            )
             for key in keys
         }
         compared = [key for key in keys if among[key] > 1]
@@ -224,24 +238,29 @@ class _Comparison:
         split: list[_Differing] = []
         for (device, fact), by_host in self.by_fact.items():
             field = field_at(GROUPS[device.group], fact)
-            if (found := majority(by_host, field.same)) is None:
+            if (compared := majority(by_host, field.same)) is None:
                 continue
             says = f"{path_in_words(GROUPS[device.group], fact)} ".lstrip()
-            if found.common is None:
+            if compared.common is None:
                 values = grouped((field.value_in_words(value), name) for name, value in by_host.items())
-                words = "; ".join(f"{value} on {_some(names)}" for value, names in values.items())
-                split.append(_Differing(device, fact, f"{says}{words}", by_host))
-            for name, value in found.odd.items() if found.common is not None else ():
-                peers = f"{field.value_in_words(found.common)} on {_peers(found.others)}"
-                evidence = {"value": value, "peers": found.common, "hosts": found.others}
+                on_hosts = (
+                    f"{value} on {', '.join(names) if len(names) <= MAX_MESSAGES else host_set(names)}"
+                    for value, names in values.items()
+                )
+                split.append(_Differing(device, fact, f"{says}{'; '.join(on_hosts)}", by_host))
+                continue
+            which = f"its {compared.others} peers" if compared.others > 1 else "its peer"
+            peers = f"{field.value_in_words(compared.common)} on {which}"
+            for name, value in compared.odd.items():
+                evidence = {"value": value, "peers": compared.common, "hosts": compared.others}
                 words = f"{says}{field.value_in_words(value)} ({peers})"
                 odd[name].append(_Differing(device, fact, words, evidence))
         for name, differing in odd.items():
             for rule, subject, words, evidence in _joined(differing, self.hosts[name]):
-                yield _of(name, rule, subject, words, evidence)
+                yield _host_finding([name], rule, subject, words, evidence)
         for _, subject, words, evidence in _joined(split, next(iter(self.hosts.values()))):
-            hosts = [name for name in self.hosts if any(name in each for each in evidence.values())]
-            yield _split(hosts, subject, words, evidence)
+            hosts = [name for name in self.hosts if any(name in by_name for by_name in evidence.values())]
+            yield _host_finding(hosts, SPLIT, subject, words, evidence)
 
     def _not_read(self) -> Iterator[HostFinding]:
         """Find facts that only this host does not have of a device; two or more peers must have them."""
@@ -253,34 +272,36 @@ class _Comparison:
                 if count > 2 and name not in known and 2 * len(known) > count and key[0] in host.facts
             ]
             if lacking:
-                words = [
-                    f"{one.group.removesuffix('s')} {path_in_words(GROUPS[one.group], fact)}"
-                    for one, fact in lacking
-                ]
-                words = list(dict.fromkeys(words))
-                more = ", ..." if len(words) > MAX_MESSAGES else ""
-                some = ", ".join(words[:MAX_MESSAGES]) + more
+                words = dict.fromkeys(
+                    f"{device.group.removesuffix('s')} {path_in_words(GROUPS[device.group], fact)}"
+                    for device, fact in lacking
+                )
+                some = ", ".join([*words][:MAX_MESSAGES]) + (", ..." if len(words) > MAX_MESSAGES else "")
                 says = f"{_counted(len(lacking), 'fact')} not read that similar hosts have ({some})"
-                yield _of(name, NOT_READ, MACHINE, says, {"facts": [_path(*key) for key in lacking]})
+                evidence = {"facts": [_path(*key) for key in lacking]}
+                yield _host_finding([name], NOT_READ, MACHINE, says, evidence)
 
 
 def _joined(
     differing: Iterable[_Differing], host: HostFacts
 ) -> Iterator[tuple[Rule, Subject, str, dict[str, Any]]]:
     """Join devices of a group that differ in the same facts: rule, subject, text, and evidence by path."""
-    by_device = grouped((one.device, one) for one in differing)
-    alike = grouped(((of.group, tuple(one.words for one in each)), of) for of, each in by_device.items())
-    for (group, facts), devices in alike.items():
+    by_device = grouped((fact.device, fact) for fact in differing)
+    alike = grouped(
+        ((device.group, tuple(fact.words for fact in facts)), device) for device, facts in by_device.items()
+    )
+    for (group, words), devices in alike.items():
         absent = (MACHINE, f"{_COUNTED[group][1] if group in _COUNTED else group} at {devices[0].place}")
         called = [host.devices.get(device, absent) for device in devices]
         subject, name = called[0]
         if len(called) > 1:
-            gpus = [gpu for own, _ in called for gpu in own.gpus] if group == "gpus" else []
+            gpus = [gpu for of_device, _ in called for gpu in of_device.gpus] if group == "gpus" else []
             subject = Subject.of_gpus(gpus) if gpus else MACHINE
             name = gpu_ranges(gpus) if gpus else f"{name} and {len(called) - 1} more"
-        evidence = {_path(of, one.fact): one.evidence for of in devices for one in by_device[of]}
-        is_counted = not any(one.fact for one in by_device[devices[0]])
-        yield _COUNTED[group][0] if is_counted else DIFFERS, subject, f"{name}: {_several(facts)}", evidence
+        facts = [fact for device in devices for fact in by_device[device]]
+        rule = DIFFERS if any(fact.fact for fact in by_device[devices[0]]) else _COUNTED[group][0]
+        evidence = {_path(fact.device, fact.fact): fact.evidence for fact in facts}
+        yield rule, subject, f"{name}: {_first(words)}", evidence
 
 
 def _shows(subject: Subject, machine: Machine) -> bool:
@@ -290,15 +311,12 @@ def _shows(subject: Subject, machine: Machine) -> bool:
     return (answers or not subject.gpus) and {nic.index for nic in machine.nics} >= {*subject.nics}
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= MAX_MESSAGES else host_set(names)
-
-
 def _path(device: HostDevice, fact: str) -> str:
     return within(f"{device.group}[{device.place}]" if device.place else device.group, fact)
 
 
-def _several(words: Sequence[str]) -> str:
+def _first(words: Sequence[str]) -> str:
+    """Return the first of several texts, and how many more there are."""
     more = len(words) - MAX_MESSAGES
     return "; ".join(words[:MAX_MESSAGES]) + (f"; and {_counted(more, 'more fact')}" if more > 0 else "")
 
@@ -307,21 +325,18 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def _peers(count: int) -> str:
-    return f"its {count} peers" if count > 1 else "its peer"
+def _host_finding(
+    hosts: Sequence[str],
+    rule: Rule,
+    subject: Subject,
+    says: str,
+    evidence: Mapping[str, Any],
+    severity: Severity | None = None,
+) -> HostFinding:
+    prefix = "hosts differ" if rule is SPLIT else f"host {hosts[0]}"
+    return _of_hosts(rule.finding(subject, says, evidence, severity), hosts, prefix)
 
 
-def _of(host: str, rule: Rule, subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:
-    return _named(rule.finding(subject, says, evidence), (host,), f"host {host}: {says}")
-
-
-def _split(hosts: Iterable[str], subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:
-    return _named(SPLIT.finding(subject, says, evidence), tuple(hosts), f"hosts differ: {says}")
-
-
-def _named(finding: Finding, hosts: tuple[str, ...], says: str) -> HostFinding:
-    return HostFinding(**{**msgspec.structs.asdict(finding), "says": says}, hosts=hosts)
-
-
-def _worst_first(findings: Iterable[HostFinding]) -> tuple[HostFinding, ...]:
-    return tuple(one for one in worst_first(findings) if isinstance(one, HostFinding))
+def _of_hosts(finding: Finding, hosts: Iterable[str], prefix: str = "") -> HostFinding:
+    says = f"{prefix}: {finding.says}" if prefix else finding.says
+    return HostFinding(**{**msgspec.structs.asdict(finding), "says": says}, hosts=tuple(hosts))

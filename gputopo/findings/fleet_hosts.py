@@ -45,12 +45,16 @@ def same_addresses(machine: Machine, reference: Machine) -> Mapping[str, str]:
     Empty if nearly all GPUs have the same addresses as in the reference. The order of the devices does not
     depend on the bus numbers.
     """
-    own, theirs = _addresses(machine), _addresses(reference)
+    addresses, reference_addresses = _addresses(machine), _addresses(reference)
     gpus = {gpu.pci_address for gpu in machine.gpus}
     elsewhere = len(gpus.difference(gpu.pci_address for gpu in reference.gpus))
     # Not measured; chosen because each of two hosts may have one or two missing GPUs.
     is_moved = elsewhere > min(2, len(gpus) / 2)
-    return dict(zip(own, theirs, strict=True)) if is_moved and len(own) == len(theirs) else {}
+    return (
+        dict(zip(addresses, reference_addresses, strict=True))
+        if is_moved and len(addresses) == len(reference_addresses)
+        else {}
+    )
 
 
 def _addresses(machine: Machine) -> list[str]:
@@ -84,21 +88,21 @@ def facts_of_host(
     `seen`: the last value of each device and its facts, for the next host, which usually has the same.
     """
     moved = same_addresses(machine, reference)
-    found = HostFacts({}, {})
+    host = HostFacts({}, {})
     for device, called, value in _devices(machine, moved):
-        found.devices[device] = called
+        host.devices[device] = called
         if value is None:
             continue
         if device not in seen or seen[device][0] != value:
             varying = _VARYING.get(type(value), frozenset())
             facts = {
-                fact: moved.get(one, one) if isinstance(one, str) else one
-                for fact, field, one in compared_facts(value)
-                if not field.counter and field.is_known(one) and field.path not in varying
+                fact: moved.get(fact_value, fact_value) if isinstance(fact_value, str) else fact_value
+                for fact, field, fact_value in compared_facts(value)
+                if not field.counter and field.is_known(fact_value) and field.path not in varying
             }
             seen[device] = value, facts
-        found.facts[device] = seen[device][1]
-    return found
+        host.facts[device] = seen[device][1]
+    return host
 
 
 def _devices(
@@ -135,5 +139,5 @@ def _devices(
                 yield pair, (subject, f"{name} and GPU {index}"), Link(a=0, b=1, hop=hop)
     for node in machine.pci:
         at = moved.get(node.address, node.address)
-        own = msgspec.structs.replace(node, **_OF_GPU_TOO) if at in places.values() else node
-        yield HostDevice("pci", at), (MACHINE, f"PCI device {node.address}"), own
+        compared_node = msgspec.structs.replace(node, **_OF_GPU_TOO) if at in places.values() else node
+        yield HostDevice("pci", at), (MACHINE, f"PCI device {node.address}"), compared_node

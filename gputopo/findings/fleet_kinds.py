@@ -48,19 +48,19 @@ def kinds(hosts: Sequence[HostReading]) -> list[HostKind]:
         like = model or (of_cpu.get(_cpu(host)) if is_read else None)
         groups.setdefault(_Key(like, len(host.machine.gpus), _cpu(host)), []).append(host)
     kept: dict[_Key, list[HostReading]] = {}
-    for key, group in sorted(groups.items(), key=lambda one: (-len(one[1]), -one[0].gpus)):
+    for key, group in sorted(groups.items(), key=lambda item: (-len(item[1]), -item[0].gpus)):
         home = next((other for other in kept if _belongs(key, other, len(group), len(kept[other]))), key)
         kept[home] = kept.get(home, []) + group
     names = [f"{key.gpus} x {key.model}" if key.gpus else "no GPU" for key in kept]
     order = {host.name: place for place, host in enumerate(hosts)}
-    found = [
+    host_kinds = [
         HostKind(
             name if names.count(name) == 1 else f"{name}, {key.cpu}",
             tuple(sorted(group, key=lambda host: order[host.name])),
         )
         for name, (key, group) in zip(names, kept.items(), strict=True)
     ]
-    return sorted(found, key=lambda kind: (-len(kind.hosts), order[kind.hosts[0].name]))
+    return sorted(host_kinds, key=lambda kind: (-len(kind.hosts), order[kind.hosts[0].name]))
 
 
 def _belongs(key: _Key, other: _Key, hosts: int, others: int) -> bool:

@@ -162,13 +162,13 @@ def kernel_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of the kernel module without an Xid in the kernel log."""
     known = {event.pci_address for _, event in kernel_events(machine, "xid") if event.code == OFF_THE_BUS}
     order = [*KERNEL_ERROR.cases, None]
-    found = [
+    errors = [
         (KERNEL_ERROR.case_in(event.text), gpu, event)
         for gpu, event in kernel_events(machine, "nvrm", "lost")
         if event.kind == "nvrm" or (event.earlier and event.pci_address not in known)  # else `logged_losses`
     ]
-    found.sort(key=lambda item: order.index(item[0]))  # causes before effects
-    for case, gpu, event in found:
+    errors.sort(key=lambda item: order.index(item[0]))  # causes before effects
+    for case, gpu, event in errors:
         says, evidence = f"error in the {log_of(event)}{times(event)}: {event.text}", event_evidence(event)
         if case is NO_NVSWITCH:
             says = f"{case.says}: needed with NVSwitches only"
@@ -234,5 +234,5 @@ def _owners(machine: Machine) -> dict[str, Gpu]:
         if (gpu := gpus.get(short_address(address))) is not None:
             for bridge in bridges_above(tree, address)[0]:
                 below.setdefault(short_address(bridge), []).append(gpu)
-    owners = {where: those[0] for where, those in below.items() if len(those) == 1}
+    owners = {where: gpus_below[0] for where, gpus_below in below.items() if len(gpus_below) == 1}
     return owners | gpus

@@ -9,6 +9,7 @@ warning. With any other action, the GPU is unusable.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -192,8 +193,10 @@ RESET_RECOMMENDED = Rule(
 )
 def verdicts(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that need a reset, reboot, repair or replacement: one fault a GPU, for its worst sign."""
+    # Each sign with the required action. Among equally bad signs, the first is used.
+    kinds_of_signs = (_recovery_action(gpu), _failures(gpu), _errors(gpu), _pending(gpu), _history(gpu))
     signs = sorted(
-        _signs(gpu),
+        chain.from_iterable(kinds_of_signs),
         key=lambda sign: (SEVERITIES.index(sign[1].severity), VERDICTS.index(sign[0])),
         reverse=True,
     )
@@ -214,18 +217,6 @@ def ecc_off(machine: Machine) -> Iterator[Fault]:
             hbm = reference is not None and (reference.memory_type or "").startswith("HBM")
             for gpu in (gpu for gpu in group if not gpu.ecc.mode_pending):
                 yield ECC_OFF.fault(gpu, "ECC off", {"mode": False}, "warning" if hbm else "info")
-
-
-def _signs(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
-    """Yield the signs in the fields, each with the required action.
-
-    Among equally bad signs, the first is used.
-    """
-    yield from _recovery_action(gpu)
-    yield from _failures(gpu)
-    yield from _errors(gpu)
-    yield from _pending(gpu)
-    yield from _history(gpu)
 
 
 def _recovery_action(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:

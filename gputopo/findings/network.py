@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gputopo.findings.compare import majority
 from gputopo.findings.rule import Fault, Rule, Threshold, check, present
+from gputopo.findings.tensorflow import version_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
@@ -166,20 +167,28 @@ def links_down(machine: Machine) -> Iterator[Fault]:
 def rates(machine: Machine) -> Iterator[Fault]:
     """Find links slower than those of most like ports, than the port supports, and of one lane."""
     for group in _alike(machine):
-        up = {place: one for place, one in enumerate(group) if one.port.up}
-        known = {place: one.port.rate_gbit_per_s for place, one in up.items() if one.port.rate_gbit_per_s}
-        found = majority(known)
+        known = {
+            place: member.port.rate_gbit_per_s
+            for place, member in enumerate(group)
+            if member.port.up and member.port.rate_gbit_per_s
+        }
+        compared = majority(known)
         for place, rate in known.items():
             port, top = group[place].port, group[place].port.max_rate_gbit_per_s
             others = max((other for at, other in known.items() if at != place), default=0.0)
             evidence = {"rate_gbit_per_s": rate, "max_rate_gbit_per_s": top, "lanes": port.lanes}
             severity: Severity
-            if found is not None and found.common is not None and rate < found.common and place in found.odd:
-                words, severity = f"{_gbit(found.common)} on {found.others} similar ports", "warning"
-                evidence["peers_gbit_per_s"] = found.common
+            if (
+                compared is not None
+                and compared.common is not None
+                and rate < compared.common
+                and place in compared.odd
+            ):
+                words, severity = f"{_gbit(compared.common)} on {compared.others} similar ports", "warning"
+                evidence["peers_gbit_per_s"] = compared.common
             elif port.lanes is not None and port.lanes <= NARROW_LANES.value:
                 words, severity = f"on {port.lanes} lane", "warning"
-            elif found is not None and found.common is None and rate < others:
+            elif compared is not None and compared.common is None and rate < others:
                 words, severity = f"{_gbit(others)} on a similar port", "info"
                 evidence["peers_gbit_per_s"] = others
             elif top is not None and rate < top:
@@ -199,17 +208,19 @@ def mtus(machine: Machine) -> Iterator[Fault]:
             for place, port in enumerate(group)
             if port.port.mtu_bytes and port.port.up is not False
         }
-        found = majority(sizes)
-        if found is None:
+        compared = majority(sizes)
+        if compared is None:
             continue
         evidence = {"mtu_bytes": {group[place].name: size for place, size in sizes.items()}}
-        if found.common is None:
+        if compared.common is None:
             words = ", ".join(f"{group[place].name} {size}" for place, size in sizes.items())
             subject = Subject.of_nics(group[place].nic.index for place in sizes)
             yield MTU_DIFFERS.fault(subject, f"MTU of similar ports: {words} bytes", evidence)
             continue
-        for place, size in found.odd.items():
-            says = f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} similar ports"
+        for place, size in compared.odd.items():
+            says = (
+                f"{group[place].name}: MTU {size} bytes, {compared.common} on {compared.others} similar ports"
+            )
             yield MTU_DIFFERS.fault(_subject(group[place]), says, evidence)
 
 
@@ -220,10 +231,10 @@ def errors(machine: Machine) -> Iterator[Fault]:
         for port in group:
             counts = port.port.errors or {}
             more = {name: count for name, count in counts.items() if _is_more(name, count, port, group)}
-            if found := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
-                words = ", ".join(f"{name} {count}" for name, count in found.items())
+            if many := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
+                words = ", ".join(f"{name} {count}" for name, count in many.items())
                 beside = ", far more than on similar ports" if more else ""
-                evidence = {"errors": found, "more_than_peers": sorted(more)}
+                evidence = {"errors": many, "more_than_peers": sorted(more)}
                 severity: Severity = "warning" if more else "info"
                 yield ERRORS.fault(_subject(port), f"{port.name}: {words}{beside}", evidence, severity)
 
@@ -270,7 +281,7 @@ def peer_memory(machine: Machine) -> Iterator[Fault]:
     cards = [nic for nic in machine.nics if any(port.rdma_device and port.up for port in nic.ports or ())]
     if driver.peer_memory_module != "none" or driver.status != "ok" or not gpus or not cards:
         return
-    if driver.open_kernel_module and _version(machine.host.kernel) >= _DMA_BUF:
+    if driver.open_kernel_module and (version_of(machine.host.kernel) or (0, 0)) >= _DMA_BUF:
         return
     yield NO_PEER_MEMORY.fault(
         DRIVER,
@@ -332,7 +343,7 @@ def _alike(machine: Machine) -> list[list[_Port]]:
         ports += [
             _Port(nic, port, (type_ or f"card {nic.index}", port.link_layer)) for port in nic.ports or ()
         ]
-    return list(grouped((one.kind, one) for one in ports).values())
+    return list(grouped((member.kind, member) for member in ports).values())
 
 
 def _why_down(port: NicPort) -> str | None:
@@ -369,13 +380,13 @@ def _rdma_cards(machine: Machine) -> list[Nic]:
 
 def _nearest(machine: Machine, cards: Sequence[Nic]) -> Mapping[int, tuple[Hop, list[Nic]]]:
     """Return the nearest cards of each GPU and how far they are; of GPUs of which it is known."""
-    found = {}
+    nearest = {}
     for gpu in present(machine):
         hops = [(nic.hops[_key(gpu)], nic) for nic in cards if _key(gpu) in nic.hops]
         if hops and len(hops) == len(cards):
             least = min(hop for hop, _ in hops)
-            found[gpu.index] = least, [nic for hop, nic in hops if hop == least]
-    return found
+            nearest[gpu.index] = least, [nic for hop, nic in hops if hop == least]
+    return nearest
 
 
 def _key(gpu: Gpu) -> str:
@@ -392,9 +403,3 @@ def _subject(port: _Port) -> Subject:
 
 def _gbit(rate: float) -> str:
     return f"{rate:g} Gbit/s"
-
-
-def _version(kernel: str | None) -> tuple[int, ...]:
-    """Return major and minor version of a kernel's release; () for none."""
-    found = re.match(r"(\d+)\.(\d+)", kernel or "")
-    return tuple(map(int, found.groups())) if found else ()

@@ -317,8 +317,8 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
     ]
     by_device = ((gpu.index if gpu else event.pci_address, (gpu, event)) for gpu, event in events)
     for device, of_device in grouped(by_device).items():
-        gpu, found = of_device[0][0], [event for _, event in of_device]
-        of_gpu = [event for event in found if not event.earlier] or found
+        gpu, events_of_device = of_device[0][0], [event for _, event in of_device]
+        of_gpu = [event for event in events_of_device if not event.earlier] or events_of_device
         counts = maxima(
             (f"{event.severity} (AER)" if event.kind == "aer" else event.text, event.count)
             for event in of_gpu
@@ -340,23 +340,30 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
 @check(SHARED_UPLINK)
 def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     """Find bridges through which several GPUs reach the CPU, and which are far too narrow for all at once."""
-    found: list[tuple[PciNode, list[Gpu], float]] = []
+    shared: list[tuple[PciNode, list[Gpu], float]] = []
     nodes = machine.pci_by_address
-    bridges = ((bridge.address, gpu) for gpu in present(machine) for bridge in _bridges(nodes, gpu)[::-1])
-    for address, gpus in grouped(bridges).items():  # the outermost bridges first
+    bridges = (
+        (address, gpu)
+        for gpu in present(machine)
+        if gpu.pci_address in nodes
+        for address in bridges_above(nodes, gpu.pci_address)[0][::-1]  # the outermost bridges first
+        if address in nodes
+    )
+    for address, gpus in grouped(bridges).items():
         uplink = nodes[address]
-        rate, own = uplink.max_rate, [nodes.get(gpu.pci_address or "") for gpu in gpus]
-        needs = sum((node and node.max_rate) or 0 for node in own)
-        nearer = any(set(map(id, group)) == set(map(id, gpus)) for _, group, _ in found)
+        rate, gpu_nodes = uplink.max_rate, [nodes.get(gpu.pci_address or "") for gpu in gpus]
+        needs = sum((node and node.max_rate) or 0 for node in gpu_nodes)
+        nearer = any(set(map(id, group)) == set(map(id, gpus)) for _, group, _ in shared)
         if len(gpus) > 1 and rate and needs > SHARED_TIMES.value * rate and not nearer:
-            found.append((uplink, gpus, needs / rate))
+            shared.append((uplink, gpus, needs / rate))
     uplinks = {
         node.address: {"gpus": [gpu.index for gpu in gpus], "times_oversubscribed": round(times, 2)}
-        for node, gpus, times in found
+        for node, gpus, times in shared
     }
     if uplinks:
         groups = (
-            f"GPUs {index_ranges(gpu.index for gpu in gpus)} behind {node.address}" for node, gpus, _ in found
+            f"GPUs {index_ranges(gpu.index for gpu in gpus)} behind {node.address}"
+            for node, gpus, _ in shared
         )
         says = f"{'; '.join(groups)}: uplink oversubscribed more than {SHARED_TIMES.value}:1"
         yield SHARED_UPLINK.fault(MACHINE, says, {"uplinks": uplinks})
@@ -487,11 +494,3 @@ def _aer(gpu: Gpu, nodes: Nodes) -> Fault | None:
     words = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     severity: Severity = "error" if counts.get("fatal") else "warning"
     return PCIE_ERRORS.fault(gpu, f"PCIe errors counted by the kernel: {words}", {"aer": counts}, severity)
-
-
-def _bridges(nodes: Nodes, gpu: Gpu) -> list[PciNode]:
-    """Return the known bridges above a GPU, the nearest first."""
-    if gpu.pci_address not in nodes:
-        return []
-    above, _ = bridges_above(nodes, gpu.pci_address)
-    return [nodes[address] for address in above if address in nodes]

@@ -1,15 +1,18 @@
 """Facts that last and on which GPUs of one model agree: firmware, limits, capabilities, settings.
 
-Which facts they are is declared beside the fields (`Fact.peers`); here are the rules with their noise.
+Which facts they are is declared beside the fields (`Fact.peers`); here are the rules with their noise. Also
+facts that one GPU cannot report, while the others of its model can.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, configuration, nvlink, pcie, throttling
 from gputopo.findings.compare import FactDifference, differences
 from gputopo.findings.rule import Check, Fault, Rule, Threshold, accused, by_model, check, present
-from gputopo.values.fields import fields_of
+from gputopo.values.facts import FactPath
+from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -54,6 +57,21 @@ SLOT_DIFFERS = Rule(
     fits="slot",
 )
 
+FIELD_ERROR = Rule(
+    "gpu.field_error",
+    "the GPU cannot report what GPUs of the same model report",
+    remedy=(
+        "See sudo dmesg | grep -i -e nvrm -e xid. Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot; "
+        "if it happens again, a sensor, the fan or the board is defective."
+    ),
+)
+# Driver messages and NVML codes that mean "failed", not "not supported" or "no permission".
+_ERROR = re.compile(
+    r"unknown(?:[ _]error)?|(?:unk(?:nown)?)?\s?err(?:or)?!*|timeout|gpu[ _]is[ _]lost"
+    r"|(?:gpu )?reset[ _]required|gpu requires reset|irq_issue|corrupted_inforom|operating_system",
+    re.IGNORECASE,
+)
+
 
 class Compared(NamedTuple):
     """The rule of a fact, its noise, and the check that reports the same cause by itself."""
@@ -69,12 +87,11 @@ _CAPABILITY = Compared(CARD_DIFFERS)
 _POWER = Compared(CARD_DIFFERS, throttling.LIMIT_SHARE)
 _CORE = Compared(clocks.CORE_DIFFERS, clocks.CORE_SHARE)
 _APPLICATION = Compared(SETTING_DIFFERS, clocks.MEMORY_SHARE)
-_MEMORY_CLOCK = "clocks_mhz.memory.max"
 _BAR1 = "bar1_mib.total"
 _APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
 # By path; a fact that is not here is a capability of the card.
 _FACTS = {
-    _MEMORY_CLOCK: Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
+    "clocks_mhz.memory.max": Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
     "clocks_mhz.sm.max": _CORE,
     "clocks_mhz.graphics.max": _CORE,
     "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),
@@ -123,12 +140,18 @@ _OF_BUILD = (clocks.MEMORY_DIFFERS, clocks.CORE_DIFFERS, CARD_DIFFERS)
 def facts(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that differ from most GPUs of their model; of two that differ, neither is at fault."""
     for group in by_model(machine):
-        found = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
-        yield from _report_odd_gpus(group, [one for one in found if one.common is not None])
+        all_differing = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
+        yield from _report_odd_gpus(
+            group, [differing for differing in all_differing if differing.common is not None]
+        )
         # Where the default shows which side is at fault, that is reported in place of the difference.
         explained = _APPLICATION_CLOCKS if any(map(clocks.below_default, group)) else ()
         yield from _report_split_facts(
-            [one for one in found if one.common is None and one.path not in explained]
+            [
+                differing
+                for differing in all_differing
+                if differing.common is None and differing.path not in explained
+            ]
         )
 
 
@@ -143,10 +166,10 @@ def below_default(machine: Machine) -> Iterator[Fault]:
 
 def _odd_gpus(machine: Machine, path: str) -> set[int]:
     """Return the GPUs that differ in a fact from most of their model."""
-    found = (_difference(machine, group, path) for group in by_model(machine))
+    differing = (_difference(machine, group, path) for group in by_model(machine))
     return {
         index
-        for difference in found
+        for difference in differing
         if difference is not None and difference.common is not None
         for index in difference.odd
     }
@@ -155,21 +178,21 @@ def _odd_gpus(machine: Machine, path: str) -> set[int]:
 def _difference(machine: Machine, group: list[Gpu], path: str) -> FactDifference | None:
     """Return how a group differs in a fact, without GPUs against which the cause is reported already."""
     compared = _compared(path)
-    found = differences(group, path, compared.noise.value if compared.noise else 0.0)
-    if found is None or compared.covered_by is None:
-        return found
+    difference = differences(group, path, compared.noise.value if compared.noise else 0.0)
+    if difference is None or compared.covered_by is None:
+        return difference
     covered = accused(machine, compared.covered_by)
-    if found.common is None:
-        return None if covered & found.odd.keys() else found
-    usual = {gpu.index for gpu in group} - found.odd.keys()
-    odd = {index: value for index, value in found.odd.items() if index not in covered}
-    return found._replace(odd=odd) if odd and not usual <= covered else None
+    if difference.common is None:
+        return None if covered & difference.odd.keys() else difference
+    usual = {gpu.index for gpu in group} - difference.odd.keys()
+    odd = {index: value for index, value in difference.odd.items() if index not in covered}
+    return difference._replace(odd=odd) if odd and not usual <= covered else None
 
 
-def _report_odd_gpus(group: list[Gpu], found: list[FactDifference]) -> Iterator[Fault]:
+def _report_odd_gpus(group: list[Gpu], differences: list[FactDifference]) -> Iterator[Fault]:
     for gpu in group:
         for rule, differing in _by_rule(
-            [difference for difference in found if gpu.index in difference.odd]
+            [difference for difference in differences if gpu.index in difference.odd]
         ).items():
             evidence: dict[str, Any] = {
                 difference.path: difference.odd[gpu.index] for difference in differing
@@ -197,9 +220,9 @@ def _remedy(differing: Sequence[FactDifference]) -> str | None:
     return f"Set it as on the other GPUs: {'; '.join(dict.fromkeys(how))}." if how else None
 
 
-def _report_split_facts(found: list[FactDifference]) -> Iterator[Fault]:
+def _report_split_facts(differences: list[FactDifference]) -> Iterator[Fault]:
     """Report facts of which no value is common: once for each rule, for all GPUs that report them."""
-    for rule, differing in _by_rule(found).items():
+    for rule, differing in _by_rule(differences).items():
         subject = Subject.of_gpus(index for difference in differing for index in difference.odd)
         says = "; ".join(difference.all_words() for difference in differing)
         evidence = {
@@ -210,16 +233,18 @@ def _report_split_facts(found: list[FactDifference]) -> Iterator[Fault]:
         yield rule.fault(subject, says, evidence, severity)
 
 
-def _by_rule(found: list[FactDifference]) -> dict[Rule, list[FactDifference]]:
+def _by_rule(differences: list[FactDifference]) -> dict[Rule, list[FactDifference]]:
     """Return the differences by rule; those of the build all by the first rule of one. SM and graphics clocks
     are set together: of both only the first is reported.
     """
-    paths = {difference.path for difference in found}
+    paths = {difference.path for difference in differences}
     build = [
-        rule for rule in _OF_BUILD if any(_compared(difference.path).rule is rule for difference in found)
+        rule
+        for rule in _OF_BUILD
+        if any(_compared(difference.path).rule is rule for difference in differences)
     ]
     by_rule: dict[Rule, list[FactDifference]] = {}
-    for difference in found:
+    for difference in differences:
         if ".graphics." in difference.path and difference.path.replace(".graphics.", ".sm.") in paths:
             continue
         rule = _compared(difference.path).rule
@@ -231,3 +256,38 @@ def _by_rule(found: list[FactDifference]) -> dict[Rule, list[FactDifference]]:
 
 def _compared(path: str) -> Compared:
     return _FACTS.get(path, _CAPABILITY)
+
+
+@check(FIELD_ERROR)
+def field_errors(machine: Machine) -> Iterator[Fault]:
+    """Find facts for which only one GPU reports an error, except for the error that it must be reset."""
+    errors = _errors_of_gpus(machine)
+    groups = by_model(machine)
+    if len(groups) == 1:  # a GPU without a name belongs to the only model
+        groups[0] += [gpu for gpu in present(machine) if not gpu.name]
+    for group in groups if errors else ():
+        for gpu in group:
+            peers = [peer for peer in group if peer is not gpu]
+            needs_reset = gpu.recovery_action not in (None, "none")
+            failed = {
+                fact: why
+                for fact, why in errors.get(gpu.index, {}).items()
+                if not (needs_reset and "reset" in why.lower())
+                and peers
+                and not any(fact in errors.get(peer.index, {}) for peer in peers)
+            }
+            if failed:
+                words = ", ".join(path_in_words(Gpu, fact) for fact in failed)
+                says = f"{'; '.join(dict.fromkeys(failed.values()))} instead of {words}"
+                yield FIELD_ERROR.fault(gpu, says, {"missing": failed})
+
+
+def _errors_of_gpus(machine: Machine) -> dict[int, dict[str, str]]:
+    """Return the errors instead of facts, by GPU and fact, for GPUs that answer."""
+    errors: dict[int, dict[str, str]] = {}
+    for path, why in machine.missing.items():
+        if _ERROR.fullmatch(why):
+            at = FactPath.parse(path)
+            if at.group == "gpus" and at.key.isdigit() and at.fact and "[" not in at.fact:
+                errors.setdefault(int(at.key), {})[at.fact] = why
+    return errors

@@ -6,6 +6,7 @@ from typing import Any
 from gputopo.findings.rule import Fault, Rule, Threshold, check, present
 from gputopo.values.fields import path_in_words
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import maxima
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine, Sample
 from gputopo.values.samples import COUNTERS, seconds
@@ -70,15 +71,15 @@ def growth(samples: Sequence[Sample], gpu: int, *, nvlinks: bool = False) -> dic
 
     `nvlinks`: those of the GPU's NVLinks too, as `nvlink 3 replay`.
     """
-    found: dict[str, int] = {}
+    rises: dict[str, int] = {}
     last: dict[str, int] = {}
     for sample in samples:
         facts = next((gpu_facts for gpu_facts in sample.gpus if gpu_facts["index"] == gpu), {})
         for name, count in _counts(facts, nvlinks=nvlinks):
             if count > last.get(name, count):
-                found[name] = found.get(name, 0) + count - last[name]
+                rises[name] = rises.get(name, 0) + count - last[name]
             last[name] = count
-    return found
+    return rises
 
 
 def _counts(facts: Mapping[str, Any], *, nvlinks: bool) -> Iterator[tuple[str, int]]:
@@ -100,18 +101,12 @@ def minutes(samples: Sequence[Sample]) -> float:
 
 def max_counters(machine: Machine) -> dict[int, dict[str, Any]]:
     """Return the maximum of each counter over all samples, by GPU."""
-    found: dict[int, dict[str, Any]] = {}
+    counters: dict[int, dict[str, Any]] = {}
     for sample in machine.samples:
         for facts in sample.gpus:
-            mine = found.setdefault(facts["index"], {})
+            of_gpu = counters.setdefault(facts["index"], {})
             for path in COUNTERS & facts.keys():
-                mine[path] = _max(mine.get(path), facts[path])
-    return found
-
-
-def _max(a: Any, b: Any) -> Any:
-    if a is None:
-        return b
-    if isinstance(b, dict):
-        return {key: max(a.get(key, 0), b.get(key, 0)) for key in {**a, **b}}
-    return max(a, b)
+                before, now = of_gpu.get(path, facts[path]), facts[path]
+                is_table = isinstance(now, dict)
+                of_gpu[path] = maxima([*before.items(), *now.items()]) if is_table else max(before, now)
+    return counters

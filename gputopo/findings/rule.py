@@ -8,7 +8,7 @@ declares cannot be reported.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Concatenate, Generic, ParamSpec
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ _ANY_GPU = re.compile(r"(?<=-i )GPU\b")  # `sudo nvidia-smi -r -i GPU`: nvidia-s
 _NODE = re.compile(r"\bNODE\b")  # of the memory that is near to the GPU
 
 P = ParamSpec("P")
+AnyFinding = TypeVar("AnyFinding", bound=Finding)
 _NO_COPIES = Bandwidth(source="")
 
 
@@ -157,15 +158,17 @@ class Check(Generic[P]):
         """Return the findings for a machine: one for all GPUs that have the same fault."""
         return _join_faults(self.function(machine, *args, **kwargs), machine)
 
-    def over(self, samples: Sequence[Machine], of: int | None = None) -> list[Finding]:
+    def over(self, samples: Sequence[Machine], samples_of_log: int | None = None) -> list[Finding]:
         """Return the findings for a machine at its samples: a fault in one is a fault.
 
         Of the faults of one rule on one subject the worst stand, with the number of samples that have any.
-        `of`: of how many samples these were stored, where they are a part.
+        `samples_of_log`: how many samples a log has, if these are only a part of them.
         """
         function: Callable[[Machine], Iterable[Fault]] = self.function
-        found = [list(function(machine)) for machine in samples]
-        return _join_faults(found[0] if len(found) == 1 else _join_samples(found, of), samples[0])
+        faults = [list(function(machine)) for machine in samples]
+        return _join_faults(
+            faults[0] if len(faults) == 1 else _join_samples(faults, samples_of_log), samples[0]
+        )
 
 
 def check(*rules: Rule) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault]]], Check[P]]:
@@ -186,19 +189,19 @@ def accused(machine: Machine, *checks: Check[[]]) -> set[int]:
     return {index for check in checks for finding in check(machine) for index in finding.subject.gpus}
 
 
-def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def worst_first(findings: Iterable[AnyFinding]) -> tuple[AnyFinding, ...]:
     """Return errors first, then warnings; within a severity the order stays."""
     return tuple(sorted(findings, key=lambda finding: -finding.rank))
 
 
 def reaches(findings: Iterable[Finding], severity: Severity) -> bool:
     """Return whether any finding is at or above a severity, as `--fail-on` asks."""
-    return any(found.rank >= SEVERITIES.index(severity) for found in findings)
+    return any(finding.rank >= SEVERITIES.index(severity) for finding in findings)
 
 
 def fails(findings: Sequence[Finding], fail_on: Severity | None) -> bool:
     """Return whether findings make a command exit with 1: as severe as `--fail-on`, or corrupted data."""
-    if any(found.id == WRONG_DATA_ID for found in findings):
+    if any(finding.id == WRONG_DATA_ID for finding in findings):
         return True
     return fail_on is not None and reaches(findings, fail_on)
 
@@ -272,8 +275,13 @@ def _join_faults(faults: Iterable[Fault], machine: Machine) -> list[Finding]:
     return [_with_numbers(_to_finding(part), machine) for group in groups for part in _split(group, gpus)]
 
 
-def _join_samples(faults_of_samples: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:
-    """Join what was found in several samples by rule, subject and part."""
+def _join_samples(
+    faults_of_samples: Sequence[Sequence[Fault]], samples_of_log: int | None
+) -> Iterator[Fault]:
+    """Join the faults of several samples by rule, subject and part, and count the samples that have them.
+
+    `samples_of_log`: the number of samples of a log of which only a part is stored.
+    """
     by_sample = (
         grouped(((fault.rule.id, _subject(fault), fault.part), fault) for fault in faults)
         for faults in faults_of_samples
@@ -282,18 +290,14 @@ def _join_samples(faults_of_samples: Sequence[Sequence[Fault]], of: int | None) 
         worst = max(
             same, key=lambda faults: (max(SEVERITIES.index(fault.severity) for fault in faults), len(faults))
         )
+        samples, among = len(same), len(faults_of_samples)
+        if samples_of_log is None:
+            words, counted = f"in {samples} of {among} samples", {"samples": samples, "of_samples": among}
+        else:
+            words, counted = f"in some of {samples_of_log} samples", {"of_samples": samples_of_log}
         for fault in worst:
-            in_all = len(same) == len(faults_of_samples)
-            yield fault if in_all else _in_some(fault, len(same), len(faults_of_samples), of)
-
-
-def _in_some(fault: Fault, samples: int, among: int, of: int | None) -> Fault:
-    """Add in how many samples a fault was; of a log of which a part is stored, of how many."""
-    counted: dict[str, Any] = {"samples": samples, "of_samples": among} if of is None else {"of_samples": of}
-    words = f"in {samples} of {among} samples" if of is None else f"in some of {of} samples"
-    return msgspec.structs.replace(
-        fault, says=f"{fault.says}, {words}", evidence={**fault.evidence, **counted}
-    )
+            says, evidence = f"{fault.says}, {words}", fault.evidence | counted
+            yield fault if samples == among else msgspec.structs.replace(fault, says=says, evidence=evidence)
 
 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:

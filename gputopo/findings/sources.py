@@ -84,6 +84,9 @@ INCOMPLETE = Rule(
     remedy="Capture again, and copy all lines: what is missing was not checked.",
 )
 
+# `topo -m` also shows the NVLinks of idle GPUs, so a power state does not explain a board without NVLinks.
+MIN_BOARD_GPUS = 2
+
 
 @check(INCOMPLETE)
 def gaps(machine: Machine) -> Iterator[Fault]:
@@ -173,13 +176,38 @@ def doubtful_topology(machine: Machine) -> Iterator[Fault]:
         yield _doubt("SYS between GPUs of one NUMA node", within, {"numa_nodes": nodes})
     if across:
         yield _doubt("NODE or closer between GPUs of different NUMA nodes", across, {"numa_nodes": nodes})
-    for name in lacks_nvlinks(machine):
+    for name in _lacks_nvlinks(machine):
         yield TOPOLOGY_DOUBTFUL.fault(
             MACHINE,
             f"no NVLink between any two {name}, a model that has them: hidden by a virtual machine, or down",
             {"model": name},
             remedy="Run nvidia-smi nvlink -s on the host. Measure the pairs with gputopo bandwidth.",
         )
+
+
+def _lacks_nvlinks(machine: Machine) -> tuple[str, ...]:
+    """Return the models that always have NVLinks, if at least two of their GPUs show none to each other.
+
+    Models are skipped if the number of NVLinks of any pair is unknown; GPUs that report link states are
+    skipped.
+    """
+    links = machine.links_by_pair
+    groups: dict[str, list[int]] = {}
+    for gpu in machine.gpus:
+        if gpu.lost or gpu.mig.mode or gpu.nvlinks:
+            continue
+        expected = expected_of(gpu)
+        if gpu.name and expected is not None and expected.nvlinks and not expected.nvlink_by_bridge:
+            groups.setdefault(gpu.name, []).append(gpu.index)
+    return tuple(
+        name
+        for name, gpus in groups.items()
+        if len(gpus) >= MIN_BOARD_GPUS
+        and all(
+            (link := links.get(pair)) is not None and link.nvlinks == 0
+            for pair in combinations(sorted(gpus), 2)
+        )
+    )
 
 
 def _doubt(what: str, pairs: Sequence[tuple[int, int]], evidence: dict[str, Any]) -> Fault:
@@ -217,26 +245,26 @@ def lacks_nvlinks(machine: Machine) -> tuple[str, ...]:
 
 @check(AFFINITY_CUT)
 def cut_affinities(machine: Machine) -> Iterator[Fault]:
-    """Report CPU affinities that show the CPUs of a job or container, not of the GPU's NUMA node."""
+    """Report CPU affinities that are the CPUs of a job or container, not of a NUMA node."""
     if machine.host.logical_cpus is not None and machine.host.logical_cpus <= MAX_CUT_CPUS:
         return
-    known = {gpu.index: parse_cpus(gpu.cpu_affinity or "") for gpu in machine.gpus}
+    cpus_of_gpu = {gpu.index: parse_cpus(gpu.cpu_affinity or "") for gpu in machine.gpus}
     cut: dict[int, str | None] = {}
-    words = list[str]()
+    words = []
     for gpu in present(machine):
-        cpus = known[gpu.index]
+        cpus = cpus_of_gpu[gpu.index]
         if cpus and looks_cut(cpus):
             cut[gpu.index] = gpu.cpu_affinity
             words.append(f"{gpu.cpu_affinity} (a few scattered CPUs)")
-        elif not cpus and any(known.values()) and gpu.numa_node is None and machine.links:
+        elif not cpus and any(cpus_of_gpu.values()) and gpu.numa_node is None and machine.links:
             cut[gpu.index] = None
             words.append("no CPU (none, while other GPUs have CPUs)")
     if cut:
-        gpus = f"GPU{'s' if len(cut) > 1 else ''} {index_ranges(cut)}"
+        which = f"GPU{'s' if len(cut) > 1 else ''} {index_ranges(cut)}"
         yield AFFINITY_CUT.fault(
             Subject.of_gpus(cut),
-            f"CPU affinity of {gpus} does not match a NUMA node: {'; '.join(dict.fromkeys(words))}",
-            {"cpu_affinity": {str(gpu): shown for gpu, shown in cut.items()}},
+            f"CPU affinity of {which} does not match a NUMA node: {'; '.join(dict.fromkeys(words))}",
+            {"cpu_affinity": {str(index): cpus for index, cpus in cut.items()}},
         )
 
 
@@ -245,8 +273,8 @@ def unread_lines(machine: Machine) -> Iterator[Fault]:
     """Count the lines of each capture that were not understood."""
     by_source = grouped((line.source, {"line": line.line, "text": line.text}) for line in machine.unread)
     counts: dict[str, int] = {}  # more than are listed, where they are many
-    for of in machine.lines:
-        counts[of.source] = counts.get(of.source, 0) + of.not_understood
+    for counted in machine.lines:
+        counts[counted.source] = counts.get(counted.source, 0) + counted.not_understood
     for source, lines in by_source.items():
         count = max(counts.get(source, 0), len(lines))
         numbers = ", ".join(str(entry["line"]) for entry in lines[:5]) + (", ..." if lines[5:] else "")

@@ -186,17 +186,17 @@ class _Kernel(NamedTuple):
 
 
 def _kernels(install: TensorFlowInstall) -> list[_Kernel]:
-    found = [match for text in install.kernels if (match := _KERNEL.fullmatch(text))]
+    matches = [match for text in install.kernels if (match := _KERNEL.fullmatch(text))]
     return [
         _Kernel((int(major), int(minor)), kind == "compute", suffix == "a")
-        for kind, major, minor, suffix in (match.groups() for match in found)
+        for kind, major, minor, suffix in (match.groups() for match in matches)
     ]
 
 
 def version_of(text: str | None) -> Version | None:
     """Return the first two numbers of a version, None if it has none."""
-    found = re.match(r"(\d+)\.(\d+)", text or "")
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = re.match(r"(\d+)\.(\d+)", text or "")
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def _dotted(version: Version) -> str:

@@ -298,7 +298,11 @@ def times(gpu: Gpu) -> Iterator[Fault]:
     spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
     long = [name for name, seconds in spent.items() if seconds >= _LONG[name][1].value]
     if long:
-        words = (f"{_LONG[name][0]} for {_duration(spent[name])}" for name in long)
+        words = (
+            f"{_LONG[name][0]} for "
+            + (f"{spent[name] / 3600:.1f} h" if spent[name] >= 3600 else f"{spent[name] / 60:.0f} min")
+            for name in long
+        )
         says = f"{', '.join(words)} since the driver was loaded"
         yield TIMES.fault(gpu, says, {f"{name}_s": round(spent[name]) for name in long})
 
@@ -322,10 +326,6 @@ def degrees_left(gpu: Gpu) -> int | None:
             return None
         return now.margin - min(now.margin_slowdown or 0, 0)
     return None if now.gpu is None or not _is_threshold(now.slowdown) else (now.slowdown or 0) - now.gpu
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def _power_cap(gpu: Gpu, rule: Rule) -> Fault | None:

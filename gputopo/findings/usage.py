@@ -83,7 +83,6 @@ HUNG_POWER = Threshold(
     "of the power limit",
     "not measured; chosen because kernels that compute draw more, and most idle GPUs 5 to 25%",
 )
-USE_THRESHOLDS = (USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE)
 GPU_BUSY = Rule(
     "gpu.busy",
     "another program runs on the GPU",
@@ -92,7 +91,7 @@ GPU_BUSY = Rule(
         "container or without privileges, processes are not listed; use nvidia-smi on the host."
     ),
     severities=("warning", "info"),
-    thresholds=(*USE_THRESHOLDS,),
+    thresholds=(USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE),
 )
 HUNG_KERNEL = Rule(
     "gpu.hung_kernel",
@@ -140,7 +139,10 @@ def use_of(gpu: Gpu) -> Use | None:
         "utilization_percent": gpu.utilization_percent.gpu,
     }
     if processes:
-        return Use(_names(processes), "warning" if _is_loaded(gpu, processes) else "info", evidence)
+        names = [f"{process.name or 'a program'} (pid {process.pid})" for process in processes[:_NAMED]]
+        more = f" and {len(processes) - _NAMED} more" if len(processes) > _NAMED else ""
+        severity: Severity = "warning" if _is_loaded(gpu, processes) else "info"
+        return Use(", ".join(names) + more, severity, evidence)
     if not shown or gpu.mig.mode:
         return None
     evidence |= {
@@ -211,11 +213,6 @@ def _unexplained_mib(gpu: Gpu, *, displays: bool) -> float:
     if total is None or used is None or free is None or total - used <= free:
         allowed += RESERVED_MIB.value
     return max(allowed, DISPLAY_SHARE.value * (total or 0)) if displays else allowed
-
-
-def _names(processes: list[GpuProcess]) -> str:
-    names = [f"{process.name or 'a program'} (pid {process.pid})" for process in processes[:_NAMED]]
-    return ", ".join(names) + (f" and {len(processes) - _NAMED} more" if len(processes) > _NAMED else "")
 
 
 def busy(gpu: Gpu) -> bool:

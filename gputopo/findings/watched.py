@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import median
 from typing import NamedTuple
 
+from gputopo.findings import network, rising
 from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, MEAN_BELOW_SHARE
 from gputopo.findings.driver import GPU_LOST
 from gputopo.findings.kernel_log import OFF_THE_BUS
@@ -31,9 +32,10 @@ from gputopo.findings.throttling import (
 from gputopo.findings.usage import BUSY_PERCENT, GPU_BUSY
 from gputopo.findings.xids import XID, xid_case
 from gputopo.reference import decode_clock_events, expected_link
-from gputopo.values.finding import Finding
+from gputopo.values.finding import SEVERITIES, Finding
 from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.verdict import HardwareFault
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 SAG_SHARE = Threshold(
@@ -75,6 +77,44 @@ HOST_BUSY = Rule(
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
     """Return the findings for the samples so far, errors first. `machine` is the one that is watched."""
     return worst_first(finding for watch in WATCHES for finding in watch.check(machine, history))
+
+
+def find_after_watch(
+    machine: Machine, history: History, later: Machine, minutes: float
+) -> tuple[Finding, ...]:
+    """Return the findings of a watch, errors first: of its samples, and of the errors counted meanwhile.
+
+    `machine`: as read before; `later`: with the network ports as they are `minutes` later.
+    """
+    counted = network.rising(later, machine.nics, minutes) + rising.watched(machine, history)
+    return worst_first([*find_watched(machine, history), *counted])
+
+
+class RunFaults(NamedTuple):
+    """What the samples of a program's run show of its GPUs and of the host."""
+
+    faults: tuple[HardwareFault, ...]  # errors first
+    loaded: Mapping[int, int]  # samples under load, by GPU that has enough of them
+    not_checked: Mapping[str, str | None]  # for each id of `WATCHES`, why it was not checked; None: it was
+
+
+def faults_of_run(machine: Machine, history: History) -> RunFaults:
+    """Return the faults during a run, but for throttling that is too brief to explain a low clock."""
+    loaded = {index: seen.loaded for index, seen in history.gpus.items() if is_loaded(seen)}
+    not_checked = {watch.id: watch.not_checked(history) for watch in WATCHES}
+    faults = []
+    for watch in (watch for watch in WATCHES if not_checked[watch.id] is None):
+        for fault in watch.check.function(machine, history):
+            gpu = fault.gpus[0] if fault.gpus else None
+            throttled_briefly = fault.evidence.get("share", 1.0) < SHORT_SHARE.value
+            if throttled_briefly or (watch.under_load and gpu not in loaded):
+                continue
+            name = f"GPU {fault.about.index}: " if isinstance(fault.about, Gpu) else ""
+            says = f"{name}{fault.says}"
+            faults.append(HardwareFault(id=fault.rule.id, severity=fault.severity, says=says, gpu=gpu))
+    order: tuple[str, ...] = SEVERITIES
+    faults.sort(key=lambda fault: -order.index(fault.severity))
+    return RunFaults(tuple(faults), loaded, not_checked)
 
 
 def is_loaded(seen: GpuHistory) -> bool:
@@ -126,16 +166,17 @@ def _silent(machine: Machine, history: History) -> Iterator[Fault]:
 @check(*THROTTLE.values(), THROTTLE_UNKNOWN)
 def _slowdowns(machine: Machine, history: History) -> Iterator[Fault]:
     shares = {gpu: _throttled(seen) for gpu, seen in history.gpus.items()}
-    for name in in_rule_order({name for each in shares.values() for name in each}):
+    for name in in_rule_order({name for by_reason in shares.values() for name in by_reason}):
         rule = throttle_rule(name)
         if rule is None:
             continue
         for gpu, _ in _watched(machine, history):
             if name in shares[gpu.index]:
                 share, seconds = shares[gpu.index][name]
+                percent = f"{share:.0%}" if share >= 0.005 else "under 1%"
                 yield rule.fault(
                     gpu,
-                    f"{throttle_message(name)}, {_percent(share)} of the time",
+                    f"{throttle_message(name)}, {percent} of the time",
                     {"share": round(share, 4), "seconds": round(seconds, 1), "reason": name},
                     part=name,
                 )
@@ -246,36 +287,25 @@ def _below_slot(gpu: Gpu, seen: GpuHistory) -> Fault | None:
 
 def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) -> Fault | None:
     """Return the fault of a link of half the lanes, or a generation less, than the median of its model's."""
+    # Generation and lanes that were seen most often under load.
     links = {
-        index: link
+        index: (
+            max(seen.generations, key=seen.generations.__getitem__),
+            max(seen.widths, key=seen.widths.__getitem__),
+        )
         for index, seen in history.gpus.items()
-        if gpu.name and names.get(index) == gpu.name and is_loaded(seen) and (link := _usual_link(seen))
+        if gpu.name and names.get(index) == gpu.name and is_loaded(seen) and seen.generations and seen.widths
     }
-    own = links.get(gpu.index)
-    if own is None:
+    # Logarithms of the rates: a recording may report any generation.
+    log2_rates = {
+        index: generation + math.log2(max(1, width)) for index, (generation, width) in links.items()
+    }
+    if gpu.index not in links or median(log2_rates.values()) < 1 + log2_rates[gpu.index]:
         return None
-    # Logarithms of the rates: a recording may name any generation.
-    if median(map(_log2_rate, links.values())) < 1 + _log2_rate(own):
-        return None
-    says = (
-        f"PCIe link generation {own[0]} x{own[1]} under load, at least twice as fast on others of its model"
-    )
-    return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]})
-
-
-def _log2_rate(link: tuple[int, int]) -> float:
-    generation, width = link
-    return generation + math.log2(max(1, width))
-
-
-def _usual_link(seen: GpuHistory) -> tuple[int, int] | None:
-    """Return generation and lanes that were seen most often under load."""
-    if not seen.generations or not seen.widths:
-        return None
-    return (
-        max(seen.generations, key=lambda generation: seen.generations[generation]),
-        max(seen.widths, key=lambda width: seen.widths[width]),
-    )
+    generation, width = links[gpu.index]
+    link = f"PCIe link generation {generation} x{width} under load"
+    says = f"{link}, at least twice as fast on others of its model"
+    return LINK_SLOWER.fault(gpu, says, {"generation": generation, "width": width})
 
 
 def _tally(seen: GpuHistory) -> str:
@@ -284,10 +314,6 @@ def _tally(seen: GpuHistory) -> str:
     )
     widths = ", ".join(f"x{width}: {count}" for width, count in sorted(seen.widths.items()))
     return f"{generations or 'generation unknown'}; {widths or 'width unknown'}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
 def _throttled(seen: GpuHistory) -> dict[str, tuple[float, float]]:

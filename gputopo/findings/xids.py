@@ -108,16 +108,16 @@ def known_errors(kind: str, file: str, actions: Mapping[str, Action]) -> dict[tu
     action"; sxids.csv: the appendix on SXid errors of NVIDIA's Fabric Manager User Guide (DU-09883-001), also
     as in leptonai/gpud, sxid.go. Faults of programs are warnings, those of the card errors.
     """
-    found: dict[tuple[int, str], Case] = {}
+    errors: dict[tuple[int, str], Case] = {}
     for row in reference_rows(file):
         severity, action = msgspec.convert(row["severity"], Severity), actions[row["action"]]
         whens = row["when"].split() if row["meaning"] else [row["when"]]
         for code in parse_ranges(row["codes"]) or ():
             for when in whens or [""]:
-                says = row["meaning"] or f"{found[code, ''].says}: {when}"
+                says = row["meaning"] or f"{errors[code, ''].says}: {when}"
                 name = f"{kind} {code}{f' ({when})' if when else ''}"
-                found[code, when] = Case(name, says, severity, action.remedy, action.fits)
-    return found
+                errors[code, when] = Case(name, says, severity, action.remedy, action.fits)
+    return errors
 
 
 XIDS = known_errors("Xid", "xids.csv", _ACTIONS)

@@ -6,7 +6,7 @@ the work on the variables: once with a parameter server, on every device if each
 
 from collections.abc import Sequence
 
-from gputopo.planner.request import Request, check_placement, ps_gpu
+from gputopo.planner.request import Request, check_placement, check_predicting, ps_gpu
 from gputopo.prediction import Placement
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import Reduction, parse
@@ -36,6 +36,7 @@ def cpu_plan(request: Request, devices: int = CPU_DEVICES) -> Plan:
     Raises UsageError for a tower that does not exist, or an option that cannot be combined with the variable
     update.
     """
+    check_predicting(request)
     if not 1 <= devices <= MAX_CPU_DEVICES:
         raise UsageError(
             f"--num-gpus cannot be {devices} without GPUs", f"request 1 to {MAX_CPU_DEVICES} CPU devices"

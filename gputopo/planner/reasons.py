@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from gputopo.findings.sources import doubtful_topology
+from gputopo.findings import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction import Paths
 from gputopo.topology import (

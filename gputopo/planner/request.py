@@ -5,8 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.findings import find_read
-from gputopo.findings.usage import use_of
+from gputopo.findings import find_read, use_of
 from gputopo.prediction import DEFAULT_PROGRAM
 from gputopo.topology import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError

@@ -6,9 +6,7 @@ Nothing here is about the program's speed, which is not measured. Rules: `gputop
 
 from collections.abc import Collection, Iterable, Sequence
 
-from gputopo.findings.usage import CONTEXT_MIB
-from gputopo.findings.watched import SHORT_SHARE, WATCHES, is_loaded
-from gputopo.values.finding import SEVERITIES
+from gputopo.findings import CONTEXT_MIB, faults_of_run
 from gputopo.values.history import BUSY_PERCENT, History
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -23,7 +21,6 @@ from gputopo.values.run.verdict import (
     OUTSIDE,
     SOUND,
     Hardware,
-    HardwareFault,
     Placed,
 )
 
@@ -62,24 +59,7 @@ class HardwareRecord:
         """Return what the samples so far show, errors first."""
         history = self._history
         history.host = self._host.summary(cpu_devices=0)
-        loaded = {index: seen.loaded for index, seen in history.gpus.items() if is_loaded(seen)}
-        missing = {watch.id: watch.not_checked(history) for watch in WATCHES}
-        faults = []
-        for watch in WATCHES:
-            if missing[watch.id] is None:
-                for fault in watch.check.function(self._machine, history):
-                    gpu = fault.gpus[0] if fault.gpus else None
-                    throttled_briefly = fault.evidence.get("share", 1.0) < SHORT_SHARE.value
-                    if throttled_briefly or (watch.under_load and gpu not in loaded):
-                        continue
-                    name = f"GPU {fault.about.index}: " if isinstance(fault.about, Gpu) else ""
-                    faults.append(
-                        HardwareFault(
-                            id=fault.rule.id, severity=fault.severity, says=f"{name}{fault.says}", gpu=gpu
-                        )
-                    )
-        order: tuple[str, ...] = SEVERITIES
-        faults.sort(key=lambda fault: -order.index(fault.severity))
+        faults, loaded, missing = faults_of_run(self._machine, history)
         bad = any(fault.severity != "info" for fault in faults)
         word = FAULTY if bad else SOUND if loaded else NOT_JUDGED
         least = min(loaded.values(), default=0)
@@ -92,7 +72,7 @@ class HardwareRecord:
         return Hardware(
             word=word,
             says=says,
-            faults=tuple(faults),
+            faults=faults,
             samples=history.samples,
             loaded=least,
             checked=tuple(name for name, why in missing.items() if why is None),

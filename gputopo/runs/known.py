@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
 from gputopo.captures import bundled_names, read_bundled
-from gputopo.findings import find
-from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
+from gputopo.findings import find_port_faults
 from gputopo.prediction import SAME_RUN, paths_of, single_gpu_speeds
 from gputopo.reference import expected_gpu, published_figures, published_machines
 from gputopo.runs.alone import alone_speed_of
@@ -30,9 +29,6 @@ SAME_JOB = 1.10  # factor for the same job on the same model: machines and versi
 SAME_CPU_RUN = 0.10
 # The latest runs of one job. Not measured; chosen because one disturbed run does not move their median.
 MAX_RUNS = 5
-
-# Rules that explain a slow network.
-_OF_PORTS = frozenset(rule.id for rule in (LINK_DOWN, LINK_SLOW, MTU_DIFFERS, ERRORS))
 
 
 def known_before(
@@ -82,7 +78,7 @@ def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
     rates: dict[int, float] = {}  # of the fastest port
     for rank, machine in enumerate(machines):
         if machine is not None:
-            says[rank] = [finding.says for finding in find(machine) if finding.id in _OF_PORTS]
+            says[rank] = [finding.says for finding in find_port_faults(machine)]
             up = [port for nic in machine.nics for port in nic.ports or () if port.up]
             rates[rank] = max((port.rate_gbit_per_s or 0.0 for port in up), default=0.0)
     networks = {}

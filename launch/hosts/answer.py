@@ -72,7 +72,7 @@ def _address(peers: Sequence[str]) -> str:
 
 
 def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
-    from gputopo.launch import Site
+    from gputopo.launch.site import Site
 
     machine = planned_machine((), pairs=pairs)
     brought = None if Site(machine).why_cpu is not None else machine

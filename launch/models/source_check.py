@@ -15,7 +15,7 @@ from gputopo.launch.spec.model_names import ModelName, no_application, no_attrib
 
 # Words of code that may define names or modules that do not occur in the source.
 _DYNAMIC = re.compile(
-    r"\b(?:globals|locals|vars|exec|eval|setattr|__getattr__|__dict__|modules|__path__|__import__|import_module)\b"
+    r"\b(?:globals|locals|vars|exec|eval|setattr|__getattr__|__dict__|sys\.modules|__path__|__import__|import_module)\b"
     r"|import \*"
 )
 # Generated files in which Keras lists its public names; the path depends on the version of Keras.

@@ -9,7 +9,7 @@ import pytest
 
 from gputopo.cli.inspect import default_interval
 from gputopo.cli.watch import Watched, ticks, watch_source
-from gputopo.findings import rising
+from gputopo.findings import find_after_watch
 from gputopo.probes import DriverStop
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
@@ -138,7 +138,7 @@ def test_ecc_errors_that_are_counted_while_a_gpu_is_watched_are_a_finding() -> N
     history = History()
     for time_s, count in enumerate((0, 2, 3)):
         history.add(sample(float(time_s), ecc_corrected=0, ecc_uncorrected=count))
-    (fault,) = rising.watched(MACHINE, history)
+    (fault,) = find_after_watch(MACHINE, history, MACHINE, 1.0)
     assert (fault.says, fault.severity) == (
         "GPU 0: rose while watched: ECC uncorrected volatile by 3",
         "warning",

@@ -75,8 +75,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def build(name: str, *_: object) -> Workload:
         names.append(name)
-        if name == "json:absent":
-            raise UsageError("json has no 'absent'", "use one of its functions")
+        if name == "colorsys:absent":
+            raise UsageError("colorsys has no 'absent'", "use one of its functions")
         if name == "keras:VGG19":
             raise InputError("the model 'keras:VGG19' cannot be built here: no TensorFlow", "install it")
         return msgspec.structs.replace(require_workload("resnet50"), name=name)
@@ -106,11 +106,11 @@ def test_a_model_that_is_not_there_is_refused_without_building_where_its_source_
     call: Call, built: list[str]
 ) -> None:
     asked = ("plan", "--from", "dgx1-p100", "--num-gpus", 2, "--model")
-    keras, own = call(*asked, "keras:Nothing"), call(*asked, "json:absent")
+    keras, own = call(*asked, "keras:Nothing"), call(*asked, "colorsys:absent")
     assert built == []
     assert (keras.code, keras.out, own.code, own.out) == (2, "", 2, "")
     assert keras.err.startswith("gputopo: keras.applications has no model 'Nothing'\n  ")
-    assert own.err.endswith("gputopo: json has no 'absent'\n  use one of its functions\n")
+    assert own.err.endswith("gputopo: colorsys has no 'absent'\n  use one of its functions\n")
 
 
 def test_the_options_reach_the_planner(call: Call) -> None:

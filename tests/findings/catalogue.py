@@ -2,8 +2,10 @@
 
 from itertools import chain
 
-from gputopo.findings import CHECKS, Rule, fleet, network, rising
+from gputopo.findings import fleet, network, rising
+from gputopo.findings.checks import CHECKS
 from gputopo.findings.measured import COPY_CHECKS
+from gputopo.findings.rule import Rule
 from gputopo.findings.watched import WATCHES
 
 

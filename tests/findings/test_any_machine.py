@@ -2,7 +2,8 @@
 
 from hypothesis import given
 
-from gputopo.findings import CHECKS, find
+from gputopo.findings import find
+from gputopo.findings.checks import CHECKS
 from gputopo.topology import with_p2p_reasons
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.schema import encode

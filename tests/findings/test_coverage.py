@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import CHECKS, checks_made
+from gputopo.findings import checks_made
+from gputopo.findings.checks import CHECKS
 from gputopo.report.findings import unread_parts
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End

@@ -3,8 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.findings import find
-from gputopo.findings.difference import difference
+from gputopo.findings import find, machine_difference
 from gputopo.values import schema
 from gputopo.values.difference import Change, Difference
 from gputopo.values.finding import Finding
@@ -41,7 +40,7 @@ def machine(*gpus: Gpu, **facts: Any) -> Machine:
 
 
 def said(old: Machine, new: Machine) -> list[str]:
-    return [change.says for change in difference(old, new).changes]
+    return [change.says for change in machine_difference(old, new).changes]
 
 
 BUSY: dict[str, Any] = {
@@ -106,7 +105,7 @@ def test_a_counter_that_began_anew_is_no_change() -> None:
 
 @pytest.mark.parametrize(("was", "now"), [(None, 3), (3, None)])
 def test_a_fact_that_only_one_of_them_shows_is_no_change_and_is_counted(was: Any, now: Any) -> None:
-    found = difference(machine(gpu(numa_node=was)), machine(gpu(numa_node=now)))
+    found = machine_difference(machine(gpu(numa_node=was)), machine(gpu(numa_node=now)))
     assert found.changes == ()
     assert found.one_sided == 1
 
@@ -134,7 +133,7 @@ def test_a_card_that_moved_to_another_slot_is_known_by_its_uuid() -> None:
 
 
 def test_another_card_in_the_same_slot_is_reported_without_its_uuid() -> None:
-    found = difference(machine(gpu(0, uuid="GPU-a")), machine(gpu(0, uuid="GPU-b")))
+    found = machine_difference(machine(gpu(0, uuid="GPU-a")), machine(gpu(0, uuid="GPU-b")))
     assert [change.says for change in found.changes] == ["GPU 0 is another card"]
     assert b"GPU-a" not in schema.encode(found)
 
@@ -155,7 +154,7 @@ def test_links_are_compared_between_the_same_cards_whatever_their_numbers() -> N
         gpu(1, uuid="a", pci_address="0000:01:00.0"),
         links=(Link(a=0, b=1, hop=Hop.SYS, p2p_read="OK"),),
     )
-    found = [change for change in difference(old, new).changes if change.fact.startswith("links")]
+    found = [change for change in machine_difference(old, new).changes if change.fact.startswith("links")]
     assert found == [
         Change(fact="links[0-1].hop", was="PIX", is_="SYS", says="GPUs 0 and 1: PCIe hop PIX -> SYS")
     ]
@@ -198,7 +197,7 @@ def test_two_ports_in_one_slot_are_two_network_cards() -> None:
 
 
 def test_the_json_form_states_was_and_is() -> None:
-    found = difference(machine(gpu(numa_node=0)), machine(gpu(numa_node=1)))
+    found = machine_difference(machine(gpu(numa_node=0)), machine(gpu(numa_node=1)))
     document = schema.to_builtins(found)
     assert document["schema"] == "gputopo.diff/1"
     assert list(document["changes"]) == [
@@ -217,7 +216,7 @@ def in_short(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
 
 def test_findings_come_go_and_stay() -> None:
     was, now = OFF(boxes.sound()), HOT(OFF(boxes.sound()))
-    forth, back = difference(was, now).findings, difference(now, was).findings
+    forth, back = machine_difference(was, now).findings, machine_difference(now, was).findings
     assert in_short(forth.came) == [("throttle.hw_thermal_slowdown", "gpu:1")]
     assert ("configuration.persistence_off", "gpus:0-3") in in_short(forth.stayed)
     assert forth.went == ()
@@ -226,24 +225,24 @@ def test_findings_come_go_and_stay() -> None:
 
 def test_a_finding_comes_for_another_gpu_and_when_it_gets_worse() -> None:
     one = boxes.gpu(1, persistence_mode=False)(boxes.sound())
-    assert in_short(difference(one, OFF(boxes.sound())).findings.came) == [
+    assert in_short(machine_difference(one, OFF(boxes.sound())).findings.came) == [
         ("configuration.persistence_off", "gpus:0-3")
     ]
     near, over = (boxes.gpu(1, temperature_c={"gpu": heat})(boxes.sound()) for heat in (84, 88))
-    assert in_short(difference(near, over).findings.came) == [("thermal.near_slowdown", "gpu:1")]
-    assert ("thermal.near_slowdown", "gpu:1") in in_short(difference(over, near).findings.stayed)
+    assert in_short(machine_difference(near, over).findings.came) == [("thermal.near_slowdown", "gpu:1")]
+    assert ("thermal.near_slowdown", "gpu:1") in in_short(machine_difference(over, near).findings.stayed)
 
 
 def test_findings_of_gpus_that_were_numbered_anew_stay() -> None:
     was = HOT(boxes.sound(2))
     first, second = (msgspec.structs.replace(gpu, index=1 - gpu.index) for gpu in reversed(was.gpus))
     now = msgspec.structs.replace(was, gpus=(first, second), pci=())
-    assert ("throttle.hw_thermal_slowdown", "gpu:0") in in_short(difference(was, now).findings.stayed)
+    assert ("throttle.hw_thermal_slowdown", "gpu:0") in in_short(machine_difference(was, now).findings.stayed)
 
 
 def test_a_machine_has_the_same_findings_as_itself() -> None:
     for change, _ in [*FAULTS.values()][::4]:
         machine = change(boxes.sound())
-        found = difference(machine, machine).findings
+        found = machine_difference(machine, machine).findings
         assert (found.came, found.went) == ((), ())
         assert found.stayed == find(machine)

@@ -3,7 +3,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from gputopo.findings import driver_broken, fleet, reaches
+from gputopo.findings import driver_broken, fails, fleet
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.values.schema import decode, encode, to_builtins
@@ -45,7 +45,7 @@ def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverS
     broken = driver_broken(machine)
     assert (broken is not None) is (status in BROKEN)
     if broken is None:
-        assert not reaches(find(machine), "warning")
+        assert not fails(find(machine), "warning")
     else:
         assert find(machine) == (broken,)
         assert (broken.id, broken.severity, broken.subject.text) == (f"driver.{status}", "error", "driver")
@@ -197,10 +197,10 @@ def test_every_rule_is_declared_once_and_completely() -> None:
 def test_fail_on_counts_from_its_severity_upwards() -> None:
     warning = find(msgspec.structs.replace(everything_wrong(), driver=Driver(), gpus=()))
     assert {finding.severity for finding in warning} == {"warning", "info"}
-    assert reaches(warning, "warning")
-    assert not reaches(warning, "error")
-    assert reaches(find(everything_wrong()), "error")
-    assert not reaches((), "info")
+    assert fails(warning, "warning")
+    assert not fails(warning, "error")
+    assert fails(find(everything_wrong()), "error")
+    assert not fails((), "info")
 
 
 def test_an_inspection_reads_back_from_its_json() -> None:

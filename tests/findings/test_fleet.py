@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.findings import fleet
-from gputopo.findings.fleet import inspect_fleet
+from gputopo.findings import fleet, inspect_fleet
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.finding import Fleet, HostFinding

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from gputopo.findings import use_of
 from gputopo.findings.throttling import is_idle
-from gputopo.findings.usage import use_of
 from gputopo.reference import under_load
 from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
 from tests import there

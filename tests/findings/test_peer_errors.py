@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import field_errors
+from gputopo.findings.peers import field_errors
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, gpu, sound
 
@@ -15,7 +15,7 @@ def unread(reason: str, *gpus: int) -> Machine:
 
 @pytest.mark.parametrize("reason", ["Unknown Error", "ERR!", "UNKNOWN", "TIMEOUT"])
 def test_an_error_of_one_gpu_is_found(reason: str) -> None:
-    (found,) = field_errors.field_errors(unread(reason, 2))
+    (found,) = field_errors(unread(reason, 2))
     assert (found.subject.text, found.severity) == ("gpu:2", "warning")
     assert found.says.endswith(f"{reason} instead of power draw")
     assert found.evidence == {"missing": {"power_w.draw": reason}}
@@ -25,8 +25,8 @@ def test_an_error_of_one_gpu_is_found(reason: str) -> None:
     "reason", ["not in the capture", "N/A", "NO_PERMISSION", "NOT_ASKED", "the capture ends here"]
 )
 def test_other_reasons_are_no_fault_of_the_gpu(reason: str) -> None:
-    assert field_errors.field_errors(unread(reason, 2)) == []
+    assert field_errors(unread(reason, 2)) == []
 
 
 def test_an_error_of_all_gpus_is_no_fault_of_one() -> None:
-    assert field_errors.field_errors(unread("Unknown Error", 0, 1, 2, 3)) == []
+    assert field_errors(unread("Unknown Error", 0, 1, 2, 3)) == []

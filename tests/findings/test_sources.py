@@ -65,6 +65,25 @@ def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
             "sources disagree on the memory clock max of GPU 1",
         ),
         ("driver.version", "machine.contradiction", "driver", "sources disagree on the driver version"),
+        (
+            "gpus[1].pci_address",
+            "machine.contradiction",
+            "gpu:1",
+            "sources disagree on the PCI address of GPU 1: x (a)",
+        ),
+        (
+            "driver.cuda_version",
+            "machine.contradiction",
+            "driver",
+            "sources disagree on the driver CUDA version: x (a)",
+        ),
+        ("host.memory_mib", "machine.contradiction", "machine", "sources disagree on the host memory: x (a)"),
+        (
+            "host.numa_nodes[1].cpus",
+            "machine.contradiction",
+            "machine",
+            "sources disagree on the host NUMA node 1 CPUs: x (a)",
+        ),
     ],
 )
 def test_a_contradiction_names_its_fact(fact: str, id: str, subject: str, words: str) -> None:

@@ -9,7 +9,8 @@ from gputopo import pages
 from gputopo.captures import read_bundled, reading
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
-from gputopo.findings import Rule, find
+from gputopo.findings import find
+from gputopo.findings.rule import Rule
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction import ProgramConstants, program_names, require_program
 from gputopo.report.check_commands import check_command

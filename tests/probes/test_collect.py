@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.findings import network
+from gputopo.findings import find_after_watch
 from gputopo.probes import read_tree, with_ports_now
 from gputopo.probes.nvml.gpu import absent_facts
 from gputopo.probes.process_tree import user_of
 from gputopo.values import schema
+from gputopo.values.history import History
 from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of
 from tests.kit.machines import leaves, machine_of, read, read_machine
@@ -80,7 +81,7 @@ def test_the_counters_of_network_ports_are_read_again_and_all_else_stays(tmp_pat
     assert with_ports_now(machine, tmp_path) == machine
     counters = "sys/bus/pci/devices/0000:0a:00.0/infiniband/mlx5_1/ports/1/counters"
     write_files(tmp_path, {f"{counters}/symbol_error": 12})
-    (found,) = network.rising(with_ports_now(machine, tmp_path), machine.nics, 1.0)
+    (found,) = find_after_watch(machine, History(), with_ports_now(machine, tmp_path), 1.0)
     assert (found.subject.text, found.evidence["rose"]) == ("nic:1", {"symbol_error": 12})
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings.difference import difference
+from gputopo.findings import machine_difference
 from gputopo.report import (
     difference_document,
     document_markdown,
@@ -96,15 +96,15 @@ def test_nothing_differs_from_itself(machine: Machine) -> None:
         pci=machine.pci[:1],
         links=machine.links[:1],
     )
-    assert not [change for change in difference(machine, machine).changes if change.was == change.is_]
-    assert {change.was == change.was for change in difference(machine, machine).changes} <= {
+    assert not [change for change in machine_difference(machine, machine).changes if change.was == change.is_]
+    assert {change.was == change.was for change in machine_difference(machine, machine).changes} <= {
         False
     }  # only NaN
 
 
 @given(machines(), machines())
 def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, other: Machine) -> None:
-    found = difference(one, other)
+    found = machine_difference(one, other)
     assert is_printable(document_text(difference_document(found), 80))
     assert is_printable(document_markdown(difference_document(found)))
     assert msgspec.json.decode(schema.encode(found))["compared"] == found.compared

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings.fleet import inspect_fleet
+from gputopo.findings import inspect_fleet
 from gputopo.report import document_markdown, document_text, fleet_document
 from gputopo.values import schema
 from gputopo.values.errors import InputError

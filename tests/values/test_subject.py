@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings.sources import fact_in_words
 from gputopo.report.findings import subjects_in_words
 from gputopo.values import schema
 from gputopo.values.facts import (
@@ -167,15 +166,3 @@ def test_devices_are_renumbered() -> None:
     for text, new in cases:
         found = FactPath.parse(text).renumbered({0: 5, 3: 4}, {0: 7})
         assert (found and found.text) == new
-
-
-def test_an_address_in_words() -> None:
-    cases: list[tuple[str, str]] = [
-        ("gpus[1].pci_address", "PCI address of GPU 1"),
-        ("links[0-1].hop", "PCIe hop of GPUs 0 and 1"),
-        ("driver.cuda_version", "driver CUDA version"),
-        ("host.memory_mib", "host memory"),
-        ("host.numa_nodes[1].cpus", "host NUMA node 1 CPUs"),
-    ]
-    for text, words in cases:
-        assert fact_in_words(text) == words

@@ -122,24 +122,15 @@ def slow(machine: Machine) -> Iterator[Fault]:
             yield _finding(SLOW, best, rate, f"possible causes: {'; '.join(causes)}" if causes else "")
 
 
-@check(SEPARATE)
-def separate(machine: Machine) -> Iterator[Fault]:
-    """Find runs of nccl-tests whose processes did not meet."""
-    for failure in copies_of(machine).failures:
-        if failure.reason == SEPARATE_RUNS:
-            evidence = {"operation": failure.kind, "says": failure.says}
-            yield SEPARATE.fault(
-                _subject(failure), f"{COLLECTIVE_NAMES[failure.kind]}: {failure.says}", evidence
-            )
-
-
-@check(SLOW)
-def below_minimum(machine: Machine) -> Iterator[Fault]:
-    """Find operations that nccl-tests itself reports as too slow."""
-    for failure in copies_of(machine).failures:
-        if failure.reason == BELOW_MINIMUM:
-            evidence = {"operation": failure.kind, "says": failure.says}
-            yield SLOW.fault(_subject(failure), f"{COLLECTIVE_NAMES[failure.kind]}: {failure.says}", evidence)
+@check(SEPARATE, SLOW)
+def reported(machine: Machine) -> Iterator[Fault]:
+    """Find what nccl-tests itself reports: processes that did not meet, and operations that are too slow."""
+    for reason, rule in ((BELOW_MINIMUM, SLOW), (SEPARATE_RUNS, SEPARATE)):
+        for failure in copies_of(machine).failures:
+            if failure.reason == reason:
+                evidence = {"operation": failure.kind, "says": failure.says}
+                says = f"{COLLECTIVE_NAMES[failure.kind]}: {failure.says}"
+                yield rule.fault(_subject(failure), says, evidence)
 
 
 @check(NVLS_UNUSED)
@@ -163,24 +154,27 @@ def _series(machine: Machine) -> list[CollectiveSeries]:
 def _finding(rule: Rule, best: Sample, rate: Expectation, more: str) -> Fault:
     low = f"at least {rate.low_gb_per_s:.3g}"
     usual = f"{rate.gb_per_s:.3g}, {low}" if rate.gb_per_s and not rate.is_limit else low
-    says = f"{_what(best)}, {_size(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth, expected {usual}"
+    run = f" (run {best.run})" if best.run else ""
+    ranks = f" over {best.ranks} GPUs" if best.ranks else ""
+    what = f"{COLLECTIVE_NAMES[best.kind]}{ranks}{run}, {_size(best)}"
+    says = f"{what}: {best.bus_gb_per_s:g} GB/s of bus bandwidth, expected {usual}"
     expected = {"expected_bus_gb_per_s": rate.gb_per_s, "low_bus_gb_per_s": rate.low_gb_per_s}
     evidence = _evidence(best) | expected | {"source": rate.source}
     return rule.fault(_subject(best), f"{says}; {more}" if more else says, evidence)
 
 
 def _causes(sample: Sample, machine: Machine) -> list[str]:
-    found = []
+    causes = []
     gpus = set(sample.source.gpus) or {gpu.index for gpu in machine.gpus}
     inactive = (gpu for gpu in machine.gpus if any(port.active is False for port in gpu.nvlinks or ()))
     if down := [gpu.index for gpu in inactive if gpu.index in gpus]:
-        found.append(f"inactive NVLinks of {Subject.of_gpus(down)}")
+        causes.append(f"inactive NVLinks of {Subject.of_gpus(down)}")
     if "NCCL_P2P_DISABLE=1" in sample.nccl:
-        found.append("NCCL_P2P_DISABLE=1")
+        causes.append("NCCL_P2P_DISABLE=1")
     elif "SHM" in sample.nccl:
-        found.append("NCCL's log has paths via SHM, so through host memory")
+        causes.append("NCCL's log has paths via SHM, so through host memory")
     if "NET" in sample.nccl:
-        found.append("NCCL's log has paths via NET")
+        causes.append("NCCL's log has paths via NET")
     refused = [
         f"{link.a}-{link.b}"
         for link in machine.links
@@ -188,30 +182,24 @@ def _causes(sample: Sample, machine: Machine) -> list[str]:
     ]
     if refused:
         more = " ..." if len(refused) > 3 else ""
-        found.append(f"peer access refused between {', '.join(refused[:3])}{more}")
-    return found
+        causes.append(f"peer access refused between {', '.join(refused[:3])}{more}")
+    return causes
 
 
 def _network_causes(sample: Sample, machine: Machine) -> list[str]:
-    found = []
+    causes = []
     ports = network_ports(machine)
     if "NET/Socket" in sample.nccl and any(port.rdma_device for port in ports):
-        found.append("NCCL's log has paths via NET/Socket, so TCP and not RDMA")
+        causes.append("NCCL's log has paths via NET/Socket, so TCP and not RDMA")
     elif "NET/IB" in sample.nccl and "GDRDMA" not in sample.nccl:
-        found.append("NCCL's log has no path with GDRDMA, so all bytes go through host memory")
+        causes.append("NCCL's log has no path with GDRDMA, so all bytes go through host memory")
     used = {fact.removeprefix("card ") for fact in sample.nccl if fact.startswith("card ")}
     unused = [port.name for port in ports if not used & {port.rdma_device, port.interface}]
     if used and unused and "NET/Socket" not in sample.nccl:
-        found.append(f"NCCL does not use {', '.join(unused)}")
+        causes.append(f"NCCL does not use {', '.join(unused)}")
     if "SHM" in sample.nccl:
-        found.append("NCCL's log has paths via SHM, so through host memory")
-    return found
-
-
-def _what(sample: Sample) -> str:
-    run = f" (run {sample.run})" if sample.run else ""
-    ranks = f" over {sample.ranks} GPUs" if sample.ranks else ""
-    return f"{COLLECTIVE_NAMES[sample.kind]}{ranks}{run}"
+        causes.append("NCCL's log has paths via SHM, so through host memory")
+    return causes
 
 
 def _size(sample: Sample) -> str:

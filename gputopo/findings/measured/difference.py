@@ -3,8 +3,8 @@
 import math
 from collections.abc import Collection, Iterable, Iterator
 
-from gputopo.findings.difference import difference, paired_gpus
-from gputopo.findings.measured.direct import noise_share
+from gputopo.findings.difference import machine_difference, paired_gpus
+from gputopo.findings.measured.direct import DEVIATIONS, noise_share
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, identity, with_new_indices
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
 from gputopo.values.ends import gpus_in
@@ -18,8 +18,6 @@ _what = identity("bytes", "nccl")
 # Not measured on hardware.
 MIN_CHANGE = 0.03
 MIN_CHANGE_SMALL = 0.15
-# Three standard deviations of both medians' repeats together.
-DEVIATIONS = 3.0
 
 
 def bandwidth_difference(
@@ -34,7 +32,7 @@ def bandwidth_difference(
     added: set[int] = set()
     rest: Difference | None = None
     if old_machine is not None and new_machine is not None:
-        rest = difference(old_machine, new_machine)
+        rest = machine_difference(old_machine, new_machine)
         pairs = paired_gpus(old_machine, new_machine)
         new_index = {was.index: now.index for was, now in pairs}
         both = [(was.index, now.index) for was, now in pairs if not (was.lost or now.lost)]
@@ -46,7 +44,7 @@ def bandwidth_difference(
     before = _by_key(with_new_indices(sample, new_index) for sample in of_both)
     after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
-    changes = [found for key in shared if (found := _change(before[key], after[key]))]
+    changes = [change for key in shared if (change := _change(before[key], after[key]))]
     failed_before = {
         _failed(with_new_indices(failure, new_index))
         for failure in old.failures
@@ -86,11 +84,11 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
     """
     return best(
         (
-            ((_what(one), _size(one)), one)
-            for one in samples
-            if one.invalid is None and one.runs_agree and (one.median_gb_per_s or one.median_us)
+            ((_what(sample), _size(sample)), sample)
+            for sample in samples
+            if sample.invalid is None and sample.runs_agree and (sample.median_gb_per_s or sample.median_us)
         ),
-        lambda one: one.bytes or 0,
+        lambda sample: sample.bytes or 0,
     )
 
 
@@ -104,7 +102,9 @@ def _change(was: Sample, now: Sample) -> Changed | None:
     before, after = (was.median_us, now.median_us) if latency else (was.median_gb_per_s, now.median_gb_per_s)
     if not before or not after:
         return None
-    noise = _noise(was, now, latency, small=latency or _size(now) is not None)
+    floor = MIN_CHANGE_SMALL if latency or _size(now) is not None else MIN_CHANGE
+    repeats = [sample.repeats_us if latency else sample.repeats_gb_per_s for sample in (was, now)]
+    noise = max(floor, DEVIATIONS.value * math.hypot(*map(noise_share, repeats)))
     # A share of the smaller one: half and twice are as far apart in both directions.
     if abs(after - before) <= noise * min(before, after):
         return None
@@ -120,26 +120,20 @@ def _change(was: Sample, now: Sample) -> Changed | None:
     )
 
 
-def _noise(was: Sample, now: Sample, latency: bool, *, small: bool) -> float:
-    floor = MIN_CHANGE_SMALL if small else MIN_CHANGE
-    repeats = (was.repeats_us, now.repeats_us) if latency else (was.repeats_gb_per_s, now.repeats_gb_per_s)
-    return max(floor, DEVIATIONS * math.hypot(noise_share(repeats[0]), noise_share(repeats[1])))
-
-
 def _conditions(was: Sample, now: Sample) -> Iterator[str]:
     for before in was.conditions:
-        after = next((one for one in now.conditions if one.gpu == before.gpu), None)
+        after = next((later for later in now.conditions if later.gpu == before.gpu), None)
         if after is None or not before.readings or not after.readings:
             continue
-        for name, one, other in (
+        for name, was_value, now_value in (
             ("PCIe generation", before.pcie_gen, after.pcie_gen),
             ("PCIe lanes", before.pcie_width, after.pcie_width),
             ("P-state", before.pstate, after.pstate),
             ("clocks throttled by", _throttle_reasons(before), _throttle_reasons(after)),
             ("memory clock", before.memory_mhz, after.memory_mhz),
         ):
-            if one is not None and other is not None and one != other:
-                yield f"GPU {before.gpu}: {name} {other}, was {one}"
+            if was_value is not None and now_value is not None and was_value != now_value:
+                yield f"GPU {before.gpu}: {name} {now_value}, was {was_value}"
 
 
 def _throttle_reasons(conditions: Conditions) -> str | None:

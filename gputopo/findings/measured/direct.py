@@ -147,18 +147,22 @@ def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
         compared_pair for compared_pair in _compared(machine) if compared_pair.slow.pair not in judged
     )
     everywhere = [compared_pair.slow.pair for compared_pair in compared if not compared_pair.better]
-    for (hop, better), found in grouped(
+    by_class = grouped(
         ((class_of(machine, compared_pair.slow.pair), compared_pair.better), compared_pair)
         for compared_pair in compared
-    ).items():
-        pairs = [compared_pair.slow.pair for compared_pair in found]
+    )
+    for (hop, better), group in by_class.items():
+        slow = [compared_pair.slow for compared_pair in group]
+        pairs = [slow_pair.pair for slow_pair in slow]
         judged |= set[Pair]() if better else {*pairs}
         than = "copies staged through host memory" + (", one direction alone" if better else "")
-        worst = min(found, key=lambda compared_pair: compared_pair.slow.share)
-        says = slow_words(
-            "direct", hop, [compared_pair.slow for compared_pair in found], than
-        ) + _other_numbers(worst)
-        evidence = {"class": hop, "pairs": dict(map(_evidence, found))}
+        worst = min(group, key=lambda compared_pair: compared_pair.slow.share)
+        says = slow_words("direct", hop, slow, than)
+        if worst.both_gb_per_s is not None:
+            says += ", both directions at once {:.2f} against {:.2f} GB/s".format(*worst.both_gb_per_s)
+        if worst.latency_us is not None:
+            says += ", latency {:.2f} against {:.2f} us".format(*worst.latency_us)
+        evidence = {"class": hop, "pairs": dict(map(_evidence, group))}
         remedy = NOT_IN_ALL_RESPECTS.remedy if better else _remedy(machine, everywhere)
         severity: Severity = "info" if better else "warning"
         yield DIRECT_SLOWER.fault(subject_of(pairs), says, evidence, severity, remedy=remedy)
@@ -175,17 +179,17 @@ def slow_words(word: str, hop: str, slow: Sequence[SlowPair], than: str) -> str:
     )
 
 
-def is_slower(one: Sample, other: Sample) -> bool:
+def is_slower(sample: Sample, other: Sample) -> bool:
     """Return whether a copy is slower than another beyond noise and the rounding of printed rates."""
-    deviation = (noise_share(one.repeats_gb_per_s) ** 2 + noise_share(other.repeats_gb_per_s) ** 2) ** 0.5
+    deviation = (noise_share(sample.repeats_gb_per_s) ** 2 + noise_share(other.repeats_gb_per_s) ** 2) ** 0.5
     noise = DEVIATIONS.value * deviation
-    missing = other.rate - one.rate
+    missing = other.rate - sample.rate
     # Half a unit of the last place for the rounding of floats: 0.41 - 0.40 is a little more than 0.01.
     return missing > max(SLOWER_SHARE.value, noise) * other.rate and missing > 1.5 * PRINTED_GB_PER_S.value
 
 
 def class_of(machine: Machine, pair: Pair) -> str:
-    """Return the class of a pair as in the matrix of `nvidia-smi topo -m`, or `unknown hop`."""
+    """Return the class of a pair as in the matrix of `nvidia-smi topo -m`, or `unknown path`."""
     hop = class_name(machine.link(*pair))
     return "unknown path" if hop == "unknown" else hop
 
@@ -217,23 +221,18 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
     for pair, sample in direct.items():
         if pair not in staged or not is_slower(sample, staged[pair]):
             continue
-        one_of = [found.get(pair, found.get(pair[::-1])) for found in both]
-        sums = (one_of[0], one_of[1]) if one_of[0] and one_of[1] else None
-        small = [found.get(pair) for found in latencies]
+        sums = delays = None
+        better = False
+        at_once, staged_at_once = (copies.get(pair, copies.get(pair[::-1])) for copies in both)
+        if at_once and staged_at_once:
+            sums = at_once.rate, staged_at_once.rate
+            better = is_slower(staged_at_once, at_once)
+        small, staged_small = (copies.get(pair) for copies in latencies)
         # A pointer chase and a queued copy of a few bytes are not comparable.
-        alike = small[0] and small[1] and small[0].method == small[1].method
-        delays = (
-            (small[0].median_us or 0.0, small[1].median_us or 0.0)
-            if small[0] and small[1] and alike
-            else None
-        )
-        yield _Compared(
-            SlowPair(pair, sample.rate, staged[pair].rate),
-            sums and (sums[0].rate, sums[1].rate),
-            delays,
-            better=bool(sums and is_slower(sums[1], sums[0]))
-            or bool(delays and delays[0] < LATENCY_SHARE.value * delays[1]),
-        )
+        if small and staged_small and small.method == staged_small.method:
+            delays = small.median_us or 0.0, staged_small.median_us or 0.0
+            better = better or delays[0] < LATENCY_SHARE.value * delays[1]
+        yield _Compared(SlowPair(pair, sample.rate, staged[pair].rate), sums, delays, better)
 
 
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
@@ -248,22 +247,13 @@ def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
     )
 
 
-def _other_numbers(compared: _Compared) -> str:
-    words = ""
-    if compared.both_gb_per_s is not None:
-        words += ", both directions at once {:.2f} against {:.2f} GB/s".format(*compared.both_gb_per_s)
-    if compared.latency_us is not None:
-        words += ", latency {:.2f} against {:.2f} us".format(*compared.latency_us)
-    return words
-
-
 def _evidence(compared: _Compared) -> tuple[str, dict[str, float]]:
-    found = {"direct_gb_per_s": compared.slow.gb_per_s, "staged_gb_per_s": compared.slow.against_gb_per_s}
+    numbers = {"direct_gb_per_s": compared.slow.gb_per_s, "staged_gb_per_s": compared.slow.against_gb_per_s}
     if compared.both_gb_per_s is not None:
-        found["direct_both_gb_per_s"], found["staged_both_gb_per_s"] = compared.both_gb_per_s
+        numbers["direct_both_gb_per_s"], numbers["staged_both_gb_per_s"] = compared.both_gb_per_s
     if compared.latency_us is not None:
-        found["direct_latency_us"], found["staged_latency_us"] = compared.latency_us
-    return f"{compared.slow.pair[0]}>{compared.slow.pair[1]}", found
+        numbers["direct_latency_us"], numbers["staged_latency_us"] = compared.latency_us
+    return f"{compared.slow.pair[0]}>{compared.slow.pair[1]}", numbers
 
 
 def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
@@ -272,16 +262,16 @@ def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
         return HOST_PATH_AT_FAULT.remedy
     if pairs & nvlink_pairs(machine):
         return PAIRS_WITH_NVLINK.remedy
-    found = cutoff(machine, pairs)
-    if found is None or found[1]:
+    setting = cutoff(machine, pairs)
+    if setting is None or setting[1]:
         return f"{NO_SETTING.says} ({pairs_in_words(pairs)}). {NO_SETTING.remedy}"
     # Only a live measurement compares what arrived through the host with what was sent.
-    if found[0] == P2P_OFF and "live" not in copies_of(machine).source.split(" + "):
+    if setting[0] == P2P_OFF and "live" not in copies_of(machine).source.split(" + "):
         return HOST_PATH_NOT_VERIFIED.remedy
     links = [machine.link(*pair) for pair in pairs]
     switched = any(link is not None and link.hop is not None and link.hop < Hop.PHB for link in links)
     causes = _ON_ONE_SWITCH if switched else ""
-    return f"Let NCCL stage {pairs_in_words(pairs)}: {found[0]}. {_BESIDE}{causes}"
+    return f"Let NCCL stage {pairs_in_words(pairs)}: {setting[0]}. {_BESIDE}{causes}"
 
 
 def noise_share(repeats: tuple[float, ...]) -> float:

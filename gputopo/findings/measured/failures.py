@@ -227,7 +227,12 @@ def failures(machine: Machine) -> Iterator[Fault]:
         detail = f" ({of_path[0].says})" if of_path[0].says else ""
         says = f"{rule.title}: {KINDS[kind]}, {_named_ends(of_path)}{detail}"
         ways = [facts_of(failure, *_WAY) for failure in of_path]
-        yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=_remedy(machine, rule, of_path))
+        remedy = None
+        if rule is WRONG_DATA:
+            remedy = _wrong_data_remedy(machine, of_path)
+        elif all(failure.source == failure.destination or HOST in failure.ends for failure in of_path):
+            remedy = DRIVER_HUNG.remedy  # ACS and an IOMMU are on the path between two GPUs
+        yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=remedy)
 
 
 def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterator[Fault]:
@@ -240,29 +245,21 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
     while left:
         counts = Counter(gpu for failure in left for gpu in sorted(ends[id(failure)]))
         most = max(counts, key=counts.__getitem__, default=None)
-        own = [failure for failure in left if most in ends[id(failure)]] or left
-        left = [failure for failure in left if failure not in own]
-        of_all = set.intersection(*(ends[id(failure)] for failure in own))
-        about: Gpu | Subject = subject_of(own)
+        with_most = [failure for failure in left if most in ends[id(failure)]] or left
+        left = [failure for failure in left if failure not in with_most]
+        of_all = set.intersection(*(ends[id(failure)] for failure in with_most))
+        about: Gpu | Subject = subject_of(with_most)
         if len(of_all) == 1:
             (index,) = of_all
             about = gpus.get(index) or Gpu(index=index)
-        count = f"{len(own)} copies" if len(own) > 1 else "a copy"
-        says = f"{what} ({reason}): {count} failed: {_named_ends(own)}"
-        evidence = {"ways": [facts_of(failure, *_WAY) for failure in own]}
+        count = f"{len(with_most)} copies" if len(with_most) > 1 else "a copy"
+        says = f"{what} ({reason}): {count} failed: {_named_ends(with_most)}"
+        evidence = {"ways": [facts_of(failure, *_WAY) for failure in with_most]}
         yield COPY_FAILED.fault(about, says, evidence, case=case)
 
 
 def _named_ends(failed: Iterable[Failure]) -> str:
     return named_paths(failure.source if failure.kind in COLLECTIVES else failure.way for failure in failed)
-
-
-def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
-    if rule is WRONG_DATA:
-        return _wrong_data_remedy(machine, failed)
-    # ACS and an IOMMU are on the path between two GPUs.
-    of_one = all(failure.source == failure.destination or HOST in failure.ends for failure in failed)
-    return DRIVER_HUNG.remedy if rule is HUNG and of_one else None
 
 
 def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:

@@ -116,7 +116,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
         for index in set(sample.gpu_ends)
         for _ in sample.discarded_gb_per_s
     )
-    seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
+    seen = {ramp.gpu: ramp for ramp in ramp_ups(copies_of(machine), machine)}
     for gpu in present(machine):
         if gpu.index in dropped:
             says = "repeats during clock ramp-up discarded"
@@ -137,14 +137,14 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
 @check(UNSTEADY)
 def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find large copies whose repeats differ so much that their median is not meaningful."""
-    found = [
+    unsteady_samples = [
         sample
         for sample in copies_of(machine).samples
         if sample.is_large and is_unsteady(sample) and sample.kind not in NETWORK
         if sample.kind != "host_memory" or not is_busy(machine)
     ]
-    if found:
-        widest, paths = max(map(_spread, found)), named_paths(map(path_words, found))
+    if unsteady_samples:
+        widest, paths = max(map(_spread, unsteady_samples)), named_paths(map(path_words, unsteady_samples))
         samples = [
             {
                 "way": path_words(sample),
@@ -152,10 +152,10 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
                 "spread_percent": round(_spread(sample), 1),
                 "repeats_gb_per_s": list(sample.repeats_gb_per_s),
             }
-            for sample in found
+            for sample in unsteady_samples
         ]
         says = f"repeats of one copy differ by up to {widest:.0f}%: {paths}"
-        yield UNSTEADY.fault(subject_of(found), says, {"samples": samples})
+        yield UNSTEADY.fault(subject_of(unsteady_samples), says, {"samples": samples})
 
 
 def is_busy(machine: Machine) -> bool:
@@ -181,9 +181,9 @@ def path_words(sample: Sample) -> str:
     return f"{sample.way} ({KINDS[sample.kind]})"
 
 
-def subject_of(found: Iterable[Failure | Sample]) -> Subject:
+def subject_of(measurements: Iterable[Failure | Sample]) -> Subject:
     """Return the GPU or the pair that all of these are of, else the machine."""
-    ends = {end for measured in found for end in measured.ends}
+    ends = {end for measured in measurements for end in measured.ends}
     gpus = sorted(gpu for end in ends for gpu in end.gpus)
     if len(gpus) == 2 and len(ends) == 2:
         return Subject.of_link(*gpus)

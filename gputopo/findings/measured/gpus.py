@@ -61,13 +61,13 @@ def slow_gpus(machine: Machine) -> Iterator[Fault]:
         _below_expected,
         _unlike_peers,
     )
-    found: set[tuple[object, str]] = set()
+    reported: set[tuple[object, str]] = set()
     for step in steps:
-        known = set(found)
+        known = set(reported)
         for fault in step(machine):
             key = (fault.gpus, fault.part or _LINK)
             if key not in known:
-                found.add(key)
+                reported.add(key)
                 yield fault
     yield from narrow_pairs(machine)
 
@@ -80,20 +80,25 @@ def behind_peers(machine: Machine) -> Iterator[Fault]:
     copies, path = _over_pcie(machine)
     for group, words in _groups(machine):
         for gpu in group:
-            own = copies.get(gpu.index, {})
-            peers = {str(one.index): copies[one.index] for one in group if one.index in copies}
-            peers.pop(str(gpu.index), None)
-            best = {kind: max((peer.get(kind, 0.0) for peer in peers.values()), default=0.0) for kind in own}
-            shares = {kind: own[kind] / best[kind] for kind in own if best[kind]}
+            rates = copies.get(gpu.index, {})
+            peers = {
+                str(other.index): copies[other.index]
+                for other in group
+                if other is not gpu and other.index in copies
+            }
+            best = {
+                kind: max((peer.get(kind, 0.0) for peer in peers.values()), default=0.0) for kind in rates
+            }
+            shares = {kind: rates[kind] / best[kind] for kind in rates if best[kind]}
             kind = max(shares, key=shares.__getitem__, default=None)
             if kind is None or shares[kind] >= PEERS_SHARE.value or not link_is_unknown(gpu, machine):
                 continue
-            fits = common_fits(own.values(), gpu)
+            fits = common_fits(rates.values(), gpu)
             reach = (
                 f"copies {path} reach about {roughly(shares[kind])} of the {best[kind]:.1f} GB/s of {words}"
             )
             evidence = {
-                "gb_per_s": own[kind],
+                "gb_per_s": rates[kind],
                 "peers_gb_per_s": {index: peer[kind] for index, peer in peers.items() if kind in peer},
                 "fits": [link.name for link in fits],
             }
@@ -127,11 +132,11 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
         lambda sample: sample.rate,
     )
     for gpu in present(machine):
-        own = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
-        low = {words: sample for words, sample in own.items() if sample.rate < sample.floor_gb_per_s}
+        of_gpu = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
+        low = {words: sample for words, sample in of_gpu.items() if sample.rate < sample.floor_gb_per_s}
         if memory := low.pop(_IN_MEMORY, None):
             yield _below(gpu, _IN_MEMORY, memory, LOW_IN_GPU_MEMORY, _MEMORY)
-        alone = [sample for words, sample in own.items() if words in _ALONE]
+        alone = [sample for words, sample in of_gpu.items() if words in _ALONE]
         slow = [sample for sample in alone if sample in low.values()]
         slower = min(slow or low.values(), key=_share, default=None)
         if slower is None:
@@ -184,32 +189,33 @@ def _share(sample: Sample) -> float:
 
 
 def _unlike_peers(machine: Machine) -> Iterator[Fault]:
-    for what, values, limit, case, part in _compared(machine):
+    """Find GPUs that are slower than others of their model, in both directions at once or in their memory."""
+    for what, values, case, part in _compared(machine):
         for group, words in _groups(machine):
             known = [gpu for gpu in group if gpu.index in values and not gpu.mig.mode]
             best = max((values[gpu.index] for gpu in known), default=0.0)
             for gpu in known:
-                own = values[gpu.index]
-                if own >= limit * best or (part == _LINK and not link_is_unknown(gpu, machine)):
+                value = values[gpu.index]
+                if value >= ALIKE_SHARE.value * best or (part == _LINK and not link_is_unknown(gpu, machine)):
                     continue
-                says = f"{what} reach about {roughly(own / best)} of the {best:.1f} GB/s of {words}"
-                evidence = {"gb_per_s": own, "best_gb_per_s": best}
+                says = f"{what} reach about {roughly(value / best)} of the {best:.1f} GB/s of {words}"
+                evidence = {"gb_per_s": value, "best_gb_per_s": best}
                 yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
 
 
-def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, Case, str]]:
-    """Yield what is compared, the number of each GPU (higher is faster), its least share, case and part."""
+def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], Case, str]]:
+    """Yield what is compared, the GB/s of each GPU, case and part."""
     for kind, rates in _bidirectional(copies_of(machine)).items():
         beside = "" if kind == "bidirectional" else " next to the other direction"
         what = f"copies {_DIRECTIONS[kind]}{beside}"
-        yield what, rates, ALIKE_SHARE.value, LOW_IN_BOTH_DIRECTIONS, _LINK
+        yield what, rates, LOW_IN_BOTH_DIRECTIONS, _LINK
     local = maxima(
         (gpu, sample.rate)
         for sample in _steady(machine)
         if sample.kind == "d2d_local" and sample.is_large and sample.is_by_copy_engine
         if (gpu := sample.source.gpu) is not None
     )
-    yield _IN_MEMORY, local, ALIKE_SHARE.value, LOW_IN_GPU_MEMORY, _MEMORY
+    yield _IN_MEMORY, local, LOW_IN_GPU_MEMORY, _MEMORY
 
 
 def _steady(machine: Machine) -> tuple[Sample, ...]:
@@ -265,7 +271,7 @@ def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
     for (a, b), sample in pair_copies(copies_of(machine).samples, "p2p_staged").items():
         if a in names and names[a] == names.get(b):
             ends += [(a, ("out", sample.rate)), (b, ("in", sample.rate))]
-    return {index: maxima(own) for index, own in grouped(ends).items()}, _THROUGH_HOST
+    return {index: maxima(by_direction) for index, by_direction in grouped(ends).items()}, _THROUGH_HOST
 
 
 def _is_usual(fits: Sequence[LinkExpectation], gpu: Gpu) -> bool:

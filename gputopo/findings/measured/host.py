@@ -67,7 +67,15 @@ def far_nodes(machine: Machine) -> Iterator[Fault]:
     for kind in HOST_KINDS:
         near = host_link_rates(samples, kind, machine)
         for gpu in present(machine):
-            far = _fastest_far(samples, kind, gpu.index, machine)
+            far = max(
+                (
+                    sample.rate
+                    for sample in judged(samples)
+                    if sample.kind == kind and sample.host_gpu == gpu.index and sample.pinned is not False
+                    if is_far(sample, gpu.index, machine)
+                ),
+                default=None,
+            )
             if far is None or gpu.index not in near or far >= FAR_SHARE.value * near[gpu.index]:
                 continue
             share = far / near[gpu.index]
@@ -133,12 +141,6 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     yield SHARED_UPLINK.fault(MACHINE, says, {"groups": evidence}, severity, case=case)
 
 
-def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
-    own = [sample for sample in judged(samples) if sample.kind == kind and sample.host_gpu == gpu]
-    far = (sample.rate for sample in own if sample.pinned is not False and is_far(sample, gpu, machine))
-    return max(far, default=None)
-
-
 def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
     near: dict[int, Sample] = {}
     far: dict[tuple[int, int], Sample] = {}  # by the node of the cores and that of the memory
@@ -153,22 +155,24 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
     # Cores are compared with their own memory; where it was not measured, with that memory's own cores.
     beside = {nodes: near.get(nodes[0], near.get(nodes[1])) for nodes in far}
     slow = {
-        nodes: (one, own) for nodes, one in far.items() if (own := beside[nodes]) and _clearly_far(one, own)
+        nodes: (far_sample, near_sample)
+        for nodes, far_sample in far.items()
+        if (near_sample := beside[nodes]) and _clearly_far(far_sample, near_sample)
     }
     if slow:
-        (cores, memory), (slowest, own) = min(slow.items(), key=lambda item: item[1][0].rate)
+        (cores, memory), (slowest, near_sample) = min(slow.items(), key=lambda item: item[1][0].rate)
         yield FAR_SLOW.fault(
             MACHINE,
             f"cores of NUMA node {cores} reach memory of node {memory} at {slowest.rate:.1f} GB/s, near "
-            f"memory at {own.rate:.1f}",
+            f"memory at {near_sample.rate:.1f}",
             {
-                "near_gb_per_s": {str(node): round(one.rate, 3) for node, one in near.items()},
+                "near_gb_per_s": {str(node): round(far_sample.rate, 3) for node, far_sample in near.items()},
                 "far_gb_per_s": {
-                    f"cores {nodes[0]}, memory {nodes[1]}": round(one.rate, 3)
-                    for nodes, (one, _) in slow.items()
+                    f"cores {nodes[0]}, memory {nodes[1]}": round(far_sample.rate, 3)
+                    for nodes, (far_sample, _) in slow.items()
                 },
             },
-            "warning" if slowest.rate < FAR_BAD_SHARE.value * own.rate else "info",
+            "warning" if slowest.rate < FAR_BAD_SHARE.value * near_sample.rate else "info",
         )
 
 

@@ -15,7 +15,7 @@ from gputopo.findings.pcie import (
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
 from gputopo.reference import LinkExpectation, expected_link, expected_of, fitting_links
-from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, Conditions, Kind, Pair, Sample
+from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, Conditions, Kind, Pair
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import host_link_rates, pair_copies
@@ -186,7 +186,9 @@ BETWEEN_GPUS: tuple[Kind, ...] = ("p2p_staged", "p2p_direct")
 @check(GENERATION_DEGRADED, WIDTH_DEGRADED, LINK_FLAPPING)
 def degraded(machine: Machine) -> Iterator[Fault]:
     """Find links that were slower or narrower during copies than card and slot support."""
-    for gpu, seen in _under_load(machine):
+    for gpu in present(machine):
+        if not (seen := _seen(gpu, machine)):
+            continue
         best, lanes = _best(seen, "pcie_gen"), _best(seen, "pcie_width")
         rates: dict[str, object] = {"generation": best, "width": lanes}
         changes = max(conditions.link_changes for conditions in seen)
@@ -200,32 +202,19 @@ def degraded(machine: Machine) -> Iterator[Fault]:
 
 def host_rates(machine: Machine) -> dict[int, dict[str, float]]:
     """Return for each GPU the best copy from the host and to it, by kind."""
-    found: dict[int, dict[str, float]] = {}
+    rates: dict[int, dict[str, float]] = {}
     for kind in HOST_KINDS:
         for gpu, rate in host_link_rates(copies_of(machine).samples, kind, machine).items():
-            found.setdefault(gpu, {})[kind] = rate
-    return found
+            rates.setdefault(gpu, {})[kind] = rate
+    return rates
 
 
-def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
-    samples = _over_links(machine)
-    for gpu in present(machine):
-        if seen := _seen(gpu, samples):
-            yield gpu, seen
-
-
-def _over_links(machine: Machine) -> list[Sample]:
-    return [
-        sample
-        for sample in copies_of(machine).samples
-        if sample.conditions and sample.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
-    ]
-
-
-def _seen(gpu: Gpu, samples: Iterable[Sample]) -> list[Conditions]:
+def _seen(gpu: Gpu, machine: Machine) -> list[Conditions]:
+    """Return the readings of a GPU during copies over its link."""
     return [
         conditions
-        for sample in samples
+        for sample in copies_of(machine).samples
+        if sample.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
         for conditions in sample.conditions
         if conditions.gpu == gpu.index and conditions.readings
     ]
@@ -251,19 +240,19 @@ def link_is_unknown(gpu: Gpu, machine: Machine) -> bool:
     """Return whether no source, and no reading during copies, has the lanes of a GPU's link."""
     if gpu.pcie.width_now is not None or gpu.pcie.width_max is not None:
         return False
-    return not _seen(gpu, _over_links(machine))
+    return not _seen(gpu, machine)
 
 
 def narrow_links(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies are as fast as few lanes, where no source has the link (published outputs)."""
     copies, slower = host_rates(machine), _slower_than_partners(machine)
     for gpu in present(machine):
-        own = copies.get(gpu.index) or slower.get(gpu.index)
-        fits = _narrow_fits(own.values(), gpu) if own and link_is_unknown(gpu, machine) else ()
-        if own and fits:
+        rates = copies.get(gpu.index) or slower.get(gpu.index)
+        fits = _narrow_fits(rates.values(), gpu) if rates and link_is_unknown(gpu, machine) else ()
+        if rates and fits:
             row = expected_of(gpu)
             card = f"; x{row.pcie_width} card" if row and row.pcie_width else ""
-            evidence: dict[str, object] = {f"{kind}_gb_per_s": round(rate, 3) for kind, rate in own.items()}
+            evidence: dict[str, object] = {f"{kind}_gb_per_s": round(rate, 3) for kind, rate in rates.items()}
             evidence["fits"] = [link.name for link in fits]
             yield SLOT_NARROW.fault(gpu, f"copies as fast as a {link_names(fits)} link{card}", evidence)
 
@@ -309,14 +298,15 @@ def _slower_than_partners(machine: Machine) -> dict[int, dict[str, float]]:
     copies = _between_gpus(machine)
     best = maxima((gpu, fastest) for pair, fastest in copies.items() for gpu in pair)
     return {
-        gpu: {"fastest_copy": own}
-        for gpu, own in best.items()
+        gpu: {"fastest_copy": fastest_copy}
+        for gpu, fastest_copy in best.items()
         if any(
-            gpu in pair and sum(best[end] for end in pair) - own > FASTER_TIMES.value * own for pair in copies
+            gpu in pair and sum(best[end] for end in pair) - fastest_copy > FASTER_TIMES.value * fastest_copy
+            for pair in copies
         )
     }
 
 
 def _between_gpus(machine: Machine) -> dict[Pair, float]:
     copies = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
-    return maxima((pair, sample.rate) for each in copies for pair, sample in each.items())
+    return maxima((pair, sample.rate) for samples in copies for pair, sample in samples.items())

@@ -157,23 +157,25 @@ def slow(machine: Machine) -> Iterator[Fault]:
         return
     hosts = sorted({host for pair in rates for host in pair})
     are_two = len(hosts) == 2  # none of which is compared with others
-    found = verdict(rates, best)
-    yield from _of_hosts(found)
-    if found.slow.pairs:
+    explained = verdict(rates, best)
+    yield from _of_hosts(explained)
+    if explained.slow.pairs:
         why = "the sender or the receiver" if are_two else "both ends are fast with others"
-        yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, found, why)
+        yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, explained, why)
     rates_of_cards = ((sample.median_gb_per_s, sample.expected_gb_per_s) for sample in samples)
     of_cards = [rate / allowed for rate, allowed in rates_of_cards if rate and allowed]
-    if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and found.slow.pairs):
+    if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and explained.slow.pairs):
         who = " and ".join(hosts) if are_two else f"{len(hosts)} hosts"
         yield _below_cards(UNATTRIBUTED if are_two else ALL_SLOW, samples, median(of_cards), who)
 
 
-def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
-    fast = found.fast_gb_per_s
-    for host in found.slow.blamed:
-        sides = {"sends": found.slow.out.get(host), "receives": found.slow.into.get(host)}
-        ways = {way: median(found.shares[pair] for pair in pairs) for way, pairs in sides.items() if pairs}
+def _of_hosts(explained: NetworkVerdict) -> Iterator[Fault]:
+    fast = explained.fast_gb_per_s
+    for host in explained.slow.blamed:
+        sides = {"sends": explained.slow.out.get(host), "receives": explained.slow.into.get(host)}
+        ways = {
+            way: median(explained.shares[pair] for pair in pairs) for way, pairs in sides.items() if pairs
+        }
         other = "" if len(ways) > 1 else "; the other direction is not slow"
         share = min(ways.values())
         rates = f"{share:.0%} of what the fast pairs reach ({share * fast:.3g} of {fast:.3g} GB/s)"
@@ -181,11 +183,11 @@ def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
         yield HOST_SLOW.fault(MACHINE, says, {"host": host, "directions": ways, "fast_gb_per_s": fast})
 
 
-def _of_single_pairs(rule: Rule, found: NetworkVerdict, why: str) -> Fault:
-    pairs, fast = found.slow.pairs, found.fast_gb_per_s
-    worst = min(found.shares[pair] for pair in pairs)
+def _of_single_pairs(rule: Rule, explained: NetworkVerdict, why: str) -> Fault:
+    pairs, fast = explained.slow.pairs, explained.fast_gb_per_s
+    worst = min(explained.shares[pair] for pair in pairs)
     says = f"{_named(pairs)}: down to {worst:.0%} of what the fast pairs reach ({fast:.3g} GB/s); {why}"
-    shares = [[*pair, found.shares[pair]] for pair in pairs]
+    shares = [[*pair, explained.shares[pair]] for pair in pairs]
     return rule.fault(MACHINE, says, {"pairs": shares, "fast_gb_per_s": fast})
 
 
@@ -238,8 +240,8 @@ def _rates(bandwidth: Bandwidth) -> list[Sample]:
 
 def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
     """Return the transfers of pairs in one direction; of a tool that always uses both, in both at once."""
-    found = [sample for sample in _rates(bandwidth) if sample.group is None]
-    return [sample for sample in found if not sample.with_reverse] or found
+    transfers = [sample for sample in _rates(bandwidth) if sample.group is None]
+    return [sample for sample in transfers if not sample.with_reverse] or transfers
 
 
 def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, float]:

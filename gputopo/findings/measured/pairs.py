@@ -118,9 +118,9 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
     judged: set[Pair] = set()
     copies, word = direct_copies(bandwidth.samples)
     by_class = grouped((_nv_class(pair, nvlinks, fast, machine), pair) for pair in copies)
-    for of, pairs in by_class.items():
-        if of is not None:
-            yield from _over_nvlink(of, {pair: copies[pair] for pair in pairs}, word, judged, machine)
+    for nv_class, pairs in by_class.items():
+        if nv_class is not None:
+            yield from _over_nvlink(nv_class, {pair: copies[pair] for pair in pairs}, word, judged, machine)
     measured = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
     read = [sample for sample in bandwidth.samples if sample.method == "copy_engine_read"]
     measured["direct read"] = pair_copies(read, "p2p_direct")
@@ -131,25 +131,28 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast
     }
     over_pcie = {
-        word: {pair: sample for pair, sample in own.items() if word == "staged" or pair not in of_nvlink}
-        for word, own in measured.items()
+        word: {pair: sample for pair, sample in of_path.items() if word == "staged" or pair not in of_nvlink}
+        for word, of_path in measured.items()
     }
-    for word, own in over_pcie.items():
-        yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
+    for word, of_path in over_pcie.items():
+        yield from _faults(PAIR_SLOWER, _behind_peers(of_path, machine), of_path, word, judged, machine)
     yield from slower_than_staged(machine, judged)
     best = maxima(
-        (gpu, sample.rate) for own in over_pcie.values() for pair, sample in own.items() for gpu in pair
+        (gpu, sample.rate)
+        for of_path in over_pcie.values()
+        for pair, sample in of_path.items()
+        for gpu in pair
     )
     for path in _AT_ONCE:
         measured[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
-    for word, own in measured.items():
-        low = {pair for pair in _low(own) if not slow_links & {*pair}}
+    for word, of_path in measured.items():
+        low = {pair for pair in _low(of_path) if not slow_links & {*pair}}
         by_nvlink = low & of_nvlink if word.startswith("direct") else set[Pair]()
-        slow = _below_expected(own, by_nvlink)
-        yield from _faults(BELOW_EXPECTED, slow, own, word, judged, machine, "NVLink")
-        slow = _below_expected(own, low - by_nvlink)
-        yield from _faults(BELOW_EXPECTED, slow, own, word, judged, machine, best=best)
+        slow = _below_expected(of_path, by_nvlink)
+        yield from _faults(BELOW_EXPECTED, slow, of_path, word, judged, machine, "NVLink")
+        slow = _below_expected(of_path, low - by_nvlink)
+        yield from _faults(BELOW_EXPECTED, slow, of_path, word, judged, machine, best=best)
 
 
 def _gpus_with_slow_links(machine: Machine) -> set[int]:
@@ -262,7 +265,7 @@ def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowP
     peers = grouped(
         ((class_name(machine.link(a, b)), frozenset((names.get(a), names.get(b)))), (a, b)) for a, b in rates
     )
-    found = []
+    slow = []
     for (hop, _), pairs in peers.items():
         if hop == "unknown" and any(link.hop or link.nvlinks for link in machine.links):
             continue  # the hops of other pairs of this machine are known, of these none: no peers
@@ -270,12 +273,12 @@ def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowP
             continue
         usual = median(rates[pair] / limits[pair] for pair in pairs)
         floor = (UNKNOWN_PAIR_SHARE if hop == "unknown" else PAIR_SHARE).value
-        found += [
+        slow += [
             SlowPair(pair, rates[pair], round(usual * limits[pair], 3))
             for pair in pairs
             if _is_below(copies[pair], floor * usual * limits[pair])
         ]
-    return found
+    return slow
 
 
 def _is_below(sample: Sample, limit: float) -> bool:
@@ -294,51 +297,53 @@ def _nv_class(pair: Pair, nvlinks: NvLinks, fast: frozenset[Pair], machine: Mach
 
 
 def _over_nvlink(
-    of: _NvClass, copies: Mapping[Pair, Sample], word: str, judged: set[Pair], machine: Machine
+    nv_class: _NvClass, copies: Mapping[Pair, Sample], word: str, judged: set[Pair], machine: Machine
 ) -> Iterator[Fault]:
     """Find GPUs whose copies are slow with most peers, and pairs that are slow by themselves."""
     rates = {pair: sample.rate for pair, sample in copies.items()}
     usual = fastest(rates.values())
     comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
-    behind = {pair for pair, one in copies.items() if comparable and _is_below(one, PAIR_SHARE.value * usual)}
-    if len(behind) > of.slow_share * len(copies):
+    behind = {
+        pair for pair, copy in copies.items() if comparable and _is_below(copy, PAIR_SHARE.value * usual)
+    }
+    if len(behind) > nv_class.slow_share * len(copies):
         behind = set()
     low = _low(copies)
     if low == set(rates):
         slow = _below_expected(copies, low)
-        yield from _faults(BELOW_EXPECTED, slow, copies, word, judged, machine, of.name)
+        yield from _faults(BELOW_EXPECTED, slow, copies, word, judged, machine, nv_class.name)
         low = behind
     ends = slow_ends(behind | low, rates)
-    yield from _of_gpus(of, ends, rates, word, machine)
+    yield from _of_gpus(nv_class, ends, rates, word, machine)
     judged |= {pair for part in (ends.out, ends.into) for pairs in part.values() for pair in pairs}
     slower = [SlowPair(pair, rates[pair], usual) for pair in ends.pairs if pair in behind]
-    yield from _faults(PAIR_SLOWER, slower, copies, word, judged, machine, of.name)
+    yield from _faults(PAIR_SLOWER, slower, copies, word, judged, machine, nv_class.name)
     yield from _faults(
-        BELOW_EXPECTED, _below_expected(copies, set(ends.pairs)), copies, word, judged, machine, of.name
+        BELOW_EXPECTED, _below_expected(copies, set(ends.pairs)), copies, word, judged, machine, nv_class.name
     )
 
 
 def _of_gpus(
-    of: _NvClass, ends: SlowEnds[int], rates: Mapping[Pair, float], word: str, machine: Machine
+    nv_class: _NvClass, ends: SlowEnds[int], rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
     usual = fastest(rates.values())
     gpus = machine.by_index
     for index in ends.blamed:
         out, into = ends.out.get(index, []), ends.into.get(index, [])
         slow = sorted({*out, *into})
-        own = median(rates[pair] for pair in slow)
+        gb_per_s = median(rates[pair] for pair in slow)
         partners = {end for pair in slow for end in pair} - {index}
         direction = "" if out and into else " from it" if out else " to it"
-        part = max(1, round(of.links * own / usual))
-        links = f", about {part} of {of.links} NVLinks" if of.links > 1 else ""
+        part = max(1, round(nv_class.links * gb_per_s / usual))
+        links = f", about {part} of {nv_class.links} NVLinks" if nv_class.links > 1 else ""
         peers = {end for pair in rates if index in pair for end in pair} - {index}
         which = "every peer" if len(peers) == len(partners) else f"{len(partners)} of {len(peers)} peers"
         says = (
-            f"{word} copies{direction} with {which} reach about {roughly(own / usual)} of the rate of "
-            f"other pairs: {own:.0f} against {usual:.0f} GB/s{links}"
+            f"{word} copies{direction} with {which} reach about {roughly(gb_per_s / usual)} of the rate of "
+            f"other pairs: {gb_per_s:.0f} against {usual:.0f} GB/s{links}"
         )
         evidence = {
-            "gb_per_s": own,
+            "gb_per_s": gb_per_s,
             "peers_gb_per_s": usual,
             "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow},
         }

@@ -80,34 +80,37 @@ def above_link(machine: Machine) -> Iterator[Fault]:
         for sample in _invalid(machine, "above_link")
         if (limit := limit_of(sample, gpus)) is not None
     )
-    for found in by_kind.values():
-        worst, limit = max(found, key=lambda sample: sample[0].rate / sample[1].gb_per_s)
+    for above in by_kind.values():
+        worst, limit = max(above, key=lambda sample: sample[0].rate / sample[1].gb_per_s)
         says = (
             f"copies faster than the link: {gb(worst.rate)} GB/s {path_words(worst)}, at most "
-            f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}"
+            f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(above))}"
         )
-        samples = [{**_evidence(sample), "limit_gb_per_s": limit.gb_per_s} for sample, limit in found]
-        yield ABOVE_LINK.fault(subject_of(sample for sample, _ in found), says, {"samples": samples})
+        samples = [{**_evidence(sample), "limit_gb_per_s": limit.gb_per_s} for sample, limit in above]
+        yield ABOVE_LINK.fault(subject_of(sample for sample, _ in above), says, {"samples": samples})
 
 
 @check(INCONSISTENT)
 def inconsistent(machine: Machine) -> Iterator[Fault]:
     """Report numbers that contradict those of the same path."""
-    found = list(_invalid(machine, "inconsistent"))
-    if not found:
+    contradicting = list(_invalid(machine, "inconsistent"))
+    if not contradicting:
         return
     beside = [
-        [one for one in on_path_of(sample, copies_of(machine).samples) if one.invalid is None]
-        for sample in found
+        [other for other in on_path_of(sample, copies_of(machine).samples) if other.invalid is None]
+        for sample in contradicting
     ]
-    first = ", ".join(f"{gb(one.rate)} {path_words(one)}" for one in beside[0][:_MAX_NAMED])
-    number, why = f"{gb(found[0].rate)} GB/s {path_words(found[0])}", _contradiction(found[0], beside[0])
+    first = ", ".join(f"{gb(other.rate)} {path_words(other)}" for other in beside[0][:_MAX_NAMED])
+    number, why = (
+        f"{gb(contradicting[0].rate)} GB/s {path_words(contradicting[0])}",
+        _contradiction(contradicting[0], beside[0]),
+    )
     samples = [
-        {**_evidence(one), "beside": list(map(_evidence, others))}
-        for one, others in zip(found, beside, strict=True)
+        {**_evidence(sample), "beside": list(map(_evidence, others))}
+        for sample, others in zip(contradicting, beside, strict=True)
     ]
-    says = f"{number} is {why}: {first}{_more(len(found))}"
-    yield INCONSISTENT.fault(subject_of(found), says, {"samples": samples})
+    says = f"{number} is {why}: {first}{_more(len(contradicting))}"
+    yield INCONSISTENT.fault(subject_of(contradicting), says, {"samples": samples})
 
 
 @check(SEVERAL_RUNS)
@@ -115,24 +118,24 @@ def several_runs(machine: Machine) -> Iterator[Fault]:
     """Report copies that were measured by several runs of a tool."""
     several = [sample for sample in copies_of(machine).samples if sample.runs]
     for agree in (False, True):
-        found = [sample for sample in several if sample.runs_agree == agree]
-        if not found:
+        repeated = [sample for sample in several if sample.runs_agree == agree]
+        if not repeated:
             continue
-        count = "1 number" if len(found) == 1 else f"{len(found)} numbers"
+        count = "1 number" if len(repeated) == 1 else f"{len(repeated)} numbers"
         if agree:
             says = f"{count} of several runs, within {AGREE_SHARE:.0%} of their median, which is used"
         else:
             says = (
-                f"{count} of several runs, which differ: {_ranges(found)}. The median is used, and is "
+                f"{count} of several runs, which differ: {_ranges(repeated)}. The median is used, and is "
                 "judged only if every run is below the limit"
             )
         samples = [
             {**_evidence(sample), "runs": [{"run": run.name, "value": run.value} for run in sample.runs]}
-            for sample in found
+            for sample in repeated
         ]
         severity: Severity = "info" if agree else "warning"
         remedy = "None needed." if agree else None
-        yield SEVERAL_RUNS.fault(subject_of(found), says, {"samples": samples}, severity, remedy=remedy)
+        yield SEVERAL_RUNS.fault(subject_of(repeated), says, {"samples": samples}, severity, remedy=remedy)
 
 
 def contradiction(machine: Machine) -> str | None:
@@ -184,17 +187,13 @@ def _as_a_sum(sample: Sample, machine: Machine) -> str:
 def _ranges(samples: Sequence[Sample]) -> str:
     """Return the smallest and the largest number of all runs of each copy, the widest ranges first."""
     words = []
-    for one in sorted(samples, key=lambda one: -_width(one)):
-        values = one.run_values
-        unit = "us" if one.kind == "latency" else "GB/s"
-        words.append(f"{path_words(one)} {gb(min(values))} to {gb(max(values))} {unit} ({len(values)} runs)")
+    ranges = [(min(sample.run_values), max(sample.run_values), sample) for sample in samples]
+    for least, most, sample in sorted(ranges, key=lambda item: -item[1] / (item[0] or 1.0)):
+        unit = "us" if sample.kind == "latency" else "GB/s"
+        runs = f"{len(sample.run_values)} runs"
+        words.append(f"{path_words(sample)} {gb(least)} to {gb(most)} {unit} ({runs})")
     more = len(words) - _MAX_RANGES
     return "; ".join(words[:_MAX_RANGES]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _width(sample: Sample) -> float:
-    values = sample.run_values
-    return max(values) / (min(values) or 1.0)
 
 
 def _evidence(sample: Sample) -> dict[str, Any]:

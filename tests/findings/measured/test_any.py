@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.copies import checked, with_expectations
-from gputopo.findings import find_bandwidth
-from gputopo.findings.measured.difference import bandwidth_difference
+from gputopo.findings import bandwidth_difference, find_bandwidth
 from gputopo.values.bandwidth import (
     Bandwidth,
     Conditions,

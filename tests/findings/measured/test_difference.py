@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.findings.measured.difference import bandwidth_difference
+from gputopo.findings import bandwidth_difference
 from gputopo.values.bandwidth import Bandwidth, Failure, Sample
 from gputopo.values.difference import BandwidthDifference
 from gputopo.values.ends import End
