@@ -60,9 +60,7 @@ class RunFolders:
             machine=name,
             cpu=machine.host.cpu_model if machine else None,
             gpus={gpu.index: gpu.name for gpu in machine.gpus if gpu.name} if machine else {},
-            time_s=next(
-                filter(None, map(_written_s, (folder / "result.json", folder / "events.jsonl"))), None
-            ),
+            time_s=_written_s(folder),
             digest=digest,
             conditions=self._of_sweep(folder),
         )

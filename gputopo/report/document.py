@@ -163,6 +163,7 @@ class Section(NamedTuple):
     title: str
     blocks: tuple[Block, ...]
     is_folded: bool = False  # on a page that can unfold it
+    page: str = ""  # in files only: the name, without suffix, of its own file among several Markdown files
 
 
 class Document(NamedTuple):
@@ -207,15 +208,15 @@ def document_lines(
 ) -> list[Line]:
     """Return the document in lines of `width` columns. Pictures are replaced by their title and words.
 
-    `whole`: all rows and items of tables and lists, else the number in their short form. `on_screen`: for a
-    terminal, which has few lines; a pipe gets whole sentences.
+    Sections with their own page are skipped. `whole`: all rows and items of tables and lists, else the number
+    in their short form. `on_screen`: for a terminal, which has few lines; a pipe gets whole sentences.
     """
     lines: list[Line] = []
     if document.title:
         heads = [plain(document.headline), f"{document.title}: {document.summary}"]
         heads = heads if document.headline else [document.title, document.summary]
         lines += [*paragraph(heads[0], width, HEADING), *paragraph(heads[1], width), line()]
-    for part in document.sections:
+    for part in (section for section in document.sections if not section.page):
         by = INDENT if part.title else 0
         body: list[Line] = []
         for before, block in pairwise(("", *part.blocks)):

@@ -14,6 +14,7 @@ from gputopo.report.document import (
     Items,
     Picture,
     Rows,
+    Section,
     Styled,
     Table,
 )
@@ -24,14 +25,24 @@ _MENTION = re.compile(r"@(?=\w)")
 
 
 def markdown_files(document: Document, name: str) -> dict[str, str]:
-    """Return the texts of the files of a document by their paths. Pictures have their own files.
+    """Return the texts of the files of a document by their paths. Pictures and pages have their own files.
 
     `name`: the file name of the document, `report.md`, which comes last. The pictures are in the folder
-    `report-pictures` next to it.
+    `report-pictures` next to it, the pages in `report-models`.
     """
-    folder = f"{PurePath(name).stem}-pictures"
-    pictures = {f"{folder}/{picture.name}.svg": picture.svg for picture in document.pictures}
-    return {**pictures, name: _markdown(document, folder)}
+    stem = PurePath(name).stem
+    pictures = f"{stem}-pictures"
+    files = {f"{pictures}/{picture.name}.svg": picture.svg for picture in document.pictures}
+    links = []
+    for section in document.sections:
+        if section.page:
+            path = f"{stem}-models/{section.page}.md"
+            head = f"# {escaped(section.title)}\n\n{_link(document.title, f'../{name}')}\n\n"
+            files[path] = head + _body(section, None)
+            links.append(f"- {_link(section.title, path)}\n")
+    first = document._replace(sections=tuple(section for section in document.sections if not section.page))
+    pages = f"\n## Pages\n\n{''.join(links)}" if links else ""
+    return {**files, name: _markdown(first, pictures) + pages}
 
 
 def document_markdown(document: Document) -> str:
@@ -51,8 +62,17 @@ def _markdown(document: Document, folder: str | None) -> str:
         parts, level = ["\n\n".join(heads) + "\n"], "##"
     for section in document.sections:
         title = f"{level} {escaped(section.title)}\n\n" if section.title else ""
-        parts.append(title + "\n".join(_block(block, folder) for block in section.blocks))
+        parts.append(title + _body(section, folder))
     return "\n".join(parts)
+
+
+def _body(section: Section, folder: str | None) -> str:
+    return "\n".join(_block(block, folder) for block in section.blocks)
+
+
+def _link(words: str, path: str) -> str:
+    """Return a link to a file next to the document, whatever characters its path has."""
+    return f"[{escaped(words)}]({quote(path)})"
 
 
 def escaped(text: str) -> str:
@@ -81,7 +101,7 @@ def _block(block: Block, folder: str | None) -> str:
         case Picture():
             if folder is None:
                 return f"{escaped(block.title)}: {escaped(block.alt)}\n"
-            return f"![{escaped(f'{block.title}. {block.alt}')}]({quote(f'{folder}/{block.name}.svg')})\n"
+            return f"!{_link(f'{block.title}. {block.alt}', f'{folder}/{block.name}.svg')}\n"
         case Table():
             sides = ["---:" if column.side == "right" else "---" for column in block.columns]
             notes = "".join(f"- {escaped(note)}\n" for note in block.notes)

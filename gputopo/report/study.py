@@ -5,7 +5,7 @@ from itertools import groupby
 from statistics import median
 
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import model_table
+from gputopo.report.study_models import model_pages, model_table
 from gputopo.report.study_tables import (
     ROWS,
     bullets,
@@ -55,7 +55,7 @@ def study_document(study: Study, runs: Sequence[OneRun] | None = None, *, of: in
         from gputopo.report.pictures.of_study import with_pictures
 
         sections = with_pictures(sections, study, runs, of=of)
-    return Document(study.title, _counts(cells), tuple(sections), study.headline)
+    return Document(study.title, _counts(cells), (*sections, *model_pages(study)), study.headline)
 
 
 def _counts(cells: Sequence[Cell]) -> str:

@@ -25,7 +25,7 @@ from gputopo.values.run.spec import Lifecycle, RunSpec
 
 _ENDED = "ended"  # the kind of the event that ends a server when the run is over
 # A server prints nothing while it serves, so its silence has no limit.
-_SERVING = WorkerLimits(patience=HangLimits(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
+LIMITS = WorkerLimits(patience=HangLimits(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
 
 
 def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
@@ -78,7 +78,7 @@ def serve(
             client.put(_of_host(event, spec, rank, log))
 
     record = Record(None, tell)
-    with workers(environment, limits=_SERVING) as running, sampled(sampler) as samples:
+    with workers(environment, limits=LIMITS) as running, sampled(sampler) as samples:
         sources: list[EventSource] = [_RunEnd(client), *([] if samples is None else [samples])]
         running.run(spec, partial(server_command, file, rank), record, log, sources)
     assert record.failure is not None, "a server without a failure serves"

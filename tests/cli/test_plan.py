@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from gputopo.launch import machine_from
 from gputopo.launch.jobs import model_costs
 from gputopo.launch.supervise.run_folder import RunFolder, write_result
+from gputopo.planner import choose
 from gputopo.runs import BoxHistory
 from gputopo.topology import fingerprint, without_identities
 from gputopo.values import schema
@@ -55,6 +56,16 @@ def test_env_is_plain_lines_by_uuid_where_it_is_known(call: Call, on_scenario: B
     assert [word[:4] for word in values["CUDA_VISIBLE_DEVICES"].split(",")] == ["GPU-", "GPU-"]
     # docker --env-file and $(...) take quotes as part of the value, so there must be none
     assert all(shlex.quote(value) == value for value in values.values())
+
+
+@pytest.mark.parametrize("command", [("plan",), ("run", "--dry-run")])
+def test_an_environment_value_that_a_shell_would_split_is_quoted(
+    call: Call, command: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"A": "GPU-1,GPU-2", "B": "x y; $(z)"}
+    monkeypatch.setattr(choose, "plan_environment", lambda *_: values)
+    done = call(*command, "--from", "7gforce", "--model", "alexnet", "--num-gpus", "2", "--format", "env")
+    assert (done.code, done.out) == (0, "A=GPU-1,GPU-2\nB='x y; $(z)'\n")
 
 
 @pytest.fixture

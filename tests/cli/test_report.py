@@ -97,6 +97,15 @@ def test_a_killed_run_has_its_reason_and_no_figure_and_fails_where_asked(call: C
     assert [cell.images_per_sec is None for cell in study(call, tmp_path).figures.cells].count(True) == 1
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_has_the_time_at_which_its_result_or_its_last_event_was_written(
+    call: Call, tmp_path: Path, killed: bool
+) -> None:
+    folder = run_folder(tmp_path / "a", 1, killed=killed)
+    os.utime(folder / ("events.jsonl" if killed else "result.json"), (86400.0, 86400.0))
+    assert [run.time_s for cell in study(call, folder).figures.cells for run in cell.runs] == [86400.0]
+
+
 @pytest.mark.parametrize(("now", "code"), [(85.0, 1), (99.5, 0), (120.0, 0)])
 def test_a_regression_beyond_the_noise_has_exit_code_one(
     call: Call, tmp_path: Path, now: float, code: int
@@ -150,7 +159,8 @@ def test_hostile_names_and_contents_are_shown_as_they_are_in_no_markup(call: Cal
     done = call(*words, "--format", "markdown", "--output", tmp_path / "in" / "summary.md")
     assert done.code == 0, done.err
     written = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert written == ["in/summary.md", "t.csv"]
+    page = "in/summary-models/script-alert-1-script-x-a-javascript-x-31m.md"
+    assert written == [page, "in/summary.md", "t.csv"]
 
 
 @pytest.mark.parametrize(

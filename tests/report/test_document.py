@@ -63,6 +63,18 @@ def test_the_short_form_counts_the_rows_items_and_columns_that_it_leaves_out() -
     assert "--all" not in whole
 
 
+def test_pages_are_sections_of_one_text_or_files_that_are_linked_both_ways() -> None:
+    page = Section("Model <vgg>", (TABLE,), page="vgg-16")
+    document = DOCUMENT._replace(sections=(*DOCUMENT.sections, page))
+    assert "## Model \\<vgg\\>" in document_markdown(document)
+    files = markdown_files(document, "my (new).md")
+    assert "[Model \\<vgg\\>](my%20%28new%29-models/vgg-16.md)" in files["my (new).md"]
+    assert "## Model" not in files["my (new).md"]
+    text = files["my (new)-models/vgg-16.md"]
+    assert "[Runs](../my%20%28new%29.md)" in text
+    assert "| alexnet | 2,022 |" in text
+
+
 @given(st.text(max_size=60))
 def test_no_text_ends_a_cell_or_becomes_markup(text: str) -> None:
     document = Document(

@@ -1,6 +1,5 @@
 """Runs that fail or are interrupted: the reason, the exit code, and what was measured until then."""
 
-import errno
 import os
 import signal
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
+from gputopo.values.errors import FullDiskError
 from gputopo.values.run.result import Result
 from tests.cli.conftest import ByName, Call
 from tests.kit import commands
@@ -51,7 +51,7 @@ def test_a_result_that_cannot_be_written_is_still_shown(
     own_home: Path,
 ) -> None:
     def full(folder: runs.RunFolder, result: Result) -> None:
-        raise schema._unwritable(folder.result, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        raise FullDiskError(f"cannot write {folder.result}: No space left on device", "free some space")
 
     worker("works")
     monkeypatch.setattr(runs, "write_result", full)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.spec import host_place
+from gputopo.launch.spec.host_place import HostPlace, Usable
 from gputopo.launch.supervise.cgroup import cpu_quota, oom_kills, usable_cpus
 from gputopo.probes import processes
 from gputopo.values.index_ranges import index_ranges
@@ -79,11 +79,11 @@ def test_cgroup_1_has_its_quota_in_two_files(tmp_path: Path) -> None:
 
 def test_without_groups_there_is_no_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
-    assert usable_cpus(tmp_path) == host_place.Usable(frozenset(os.sched_getaffinity(0)))
+    assert usable_cpus(tmp_path) == Usable(frozenset(os.sched_getaffinity(0)))
 
 
-def tethered(**variables: str) -> list[str]:
-    """Return the CPUs of a child, and its memory policy where the kernel shows it."""
+def tethered(place: HostPlace) -> list[str]:
+    """Return the CPUs of a child at this place, and its memory policy where the kernel shows it."""
     shows = (
         "import os, pathlib\n"
         "print(sorted(os.sched_getaffinity(0)))\n"
@@ -92,7 +92,7 @@ def tethered(**variables: str) -> list[str]:
     )
     done = subprocess.run(
         processes.tethered([sys.executable, "-I", "-c", shows], 15),
-        env={**os.environ, **variables},
+        env={**os.environ, **place.environment({})},
         capture_output=True,
         text=True,
         check=True,
@@ -105,17 +105,13 @@ def test_a_child_takes_the_cpus_that_it_may_use_and_no_others() -> None:
     ours = sorted(os.sched_getaffinity(0))
     far = max(ours) + 1
     listed = index_ranges([ours[0], far, far + 1])
-    assert tethered(GPUTOPO_CPUS=listed)[0] == str([ours[0]])
-    assert tethered(GPUTOPO_CPUS=str(far))[0] == str(ours)
-    assert tethered(GPUTOPO_CPUS="no list")[0] == str(ours)
+    assert tethered(HostPlace(cpus=listed))[0] == str([ours[0]])
+    assert tethered(HostPlace(cpus=str(far)))[0] == str(ours)
+    assert tethered(HostPlace(cpus="no list"))[0] == str(ours)
 
 
 def test_a_child_prefers_the_memory_of_a_node_where_the_kernel_lets_it() -> None:
-    with_node, without = tethered(GPUTOPO_MEMORY_NODE="0")[1], tethered()[1]
+    with_node, without = tethered(HostPlace(memory_node=0))[1], tethered(HostPlace())[1]
     if not with_node.startswith("prefer"):
         pytest.skip(f"this kernel shows {with_node}")
     assert (with_node.removeprefix("prefer").lstrip("=:"), without) == ("0", "default")
-
-
-def test_the_names_of_the_variables_are_those_of_the_spec() -> None:
-    assert (processes._CPUS, processes._MEMORY_NODE) == (host_place.CPUS, host_place.MEMORY_NODE)
