@@ -1,18 +1,24 @@
 """Checks before a run starts, for errors that the worker would report much later."""
 
+import math
 import os
 from pathlib import Path
 
 from gputopo.launch.job import Job
 from gputopo.launch.models import require_code
+from gputopo.launch.spec import model_names
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.supervise.cgroup import memory_bytes
 from gputopo.launch.target import Target
-from gputopo.values.errors import InputError, UsageError
+from gputopo.values.errors import HardwareError, InputError, UsageError
 from gputopo.values.option import shown
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.readers import is_utf8
 from gputopo.values.run.spec import RunSpec
+from gputopo.workload import require_workload
+
+_NUMBER_BYTES = 4  # every input is float32
 
 
 def runnable(job: Job, target: Target, options: OutputOptions) -> RunSpec:
@@ -34,6 +40,8 @@ def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> N
             "use another folder with --output, or set GPUTOPO_HOME",
         )
     check_layout(spec, target.environment(os.environ, spec))
+    if spec.backend == "cpu" and not spec.servers:
+        _require_memory(spec)
     if spec.data.folder is not None:
         from gputopo.launch.data import find_data, require_made_for, require_sound  # loads NumPy
 
@@ -50,6 +58,26 @@ def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
         raise UsageError(
             "--restart continues from a checkpoint, but this run saves none",
             "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
+        )
+
+
+def _require_memory(spec: RunSpec) -> None:
+    """Raise HardwareError if the examples of one step are larger than this host's memory.
+
+    CPU devices share it. A batch that passes may still not fit, because layers need far more. The plan checks
+    the memory of GPUs. Keras models, whose shape is unknown before they are built, are not checked.
+    """
+    asked = model_names.read(spec.model)
+    if asked.kind != "network":
+        return
+    example_bytes = _NUMBER_BYTES * math.prod(require_workload(asked.attribute).input_shape)
+    needed, memory = example_bytes * sum(spec.batches), memory_bytes()
+    if 0 < memory < needed:
+        raise HardwareError(
+            f"{sum(spec.batches):,} examples of a step need {needed / 2**30:,.1f} GiB, "
+            f"and this machine has {memory / 2**30:,.1f} GiB",
+            f"use a --batch-size far below {memory // (example_bytes * len(spec.batches)) or 1:,}: "
+            "layers need more",
         )
 
 

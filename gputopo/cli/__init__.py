@@ -64,9 +64,9 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if (line := os.environ.get("_GPUTOPO_COMPLETE")) is not None:
-        from gputopo.cli.completion import candidates
+        from gputopo.cli import completion
 
-        printing.emit("".join(f"{word}\n" for word in candidates(line)))
+        printing.emit("".join(f"{word}\n" for word in completion.candidates(line)))
         return 0
     from gputopo.cli import commands
 

@@ -74,7 +74,6 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     environ: dict[str, str] = {}  # CUDA_*
     claimed: dict[int, str] = {}  # GPU index to the holder of its claim
     cores: int = 1
-    memory_bytes: int | None = None
     interface: str | None = None
     rate_gbit_per_s: float | None = None
     mtu_bytes: int | None = None

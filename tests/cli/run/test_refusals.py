@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call
+from tests.cli.conftest import ByName, Call
 
 
 @pytest.mark.parametrize(
@@ -167,3 +167,14 @@ def test_a_dry_run_whose_program_json_cannot_hold_is_refused(call: Call, without
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
     assert "--json" in done.err.splitlines()[1]
     assert call("run", "--dry-run", "--", "true", NO_UTF8).code == 0
+
+
+def test_a_batch_whose_examples_alone_are_larger_than_memory_is_refused_before_anything_starts(
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
+) -> None:
+    worker("works")
+    folder = tmp_path / "out"
+    done = call("run", "--model", "resnet20", "--batch-size", 2**31 - 1, "--output", folder)
+    assert (done.code, done.out, len(done.err.splitlines())) == (3, "", 2)
+    assert "examples of a step need" in done.err
+    assert not folder.exists()
