@@ -18,19 +18,19 @@ ROOT = Path(__file__).parents[1]
 # Each limit is about 2% above the figure of the day it was set, so that a change needs neither packed lines
 # nor merged files to pass.
 LIMITS: dict[str, float] = {
-    "syntax nodes": 735_000,
-    "statements": 58_100,
+    "syntax nodes": 711_000,
+    "statements": 56_500,
     "syntax nodes per statement": 12.8,
-    "names taken across packages": 1_055,
-    "files with a second theme": 12,
+    "names taken across packages": 805,
+    "files with a second theme": 10,
     "bytes of declarations in data files": 2_000,
 }
 # Modules of gputopo that a process has loaded.
 LOADED = {
     "import gputopo.values.run.spec": 16,
     "import gputopo.launch.train.worker": 30,
-    "inspect --from 7gforce": 112,
-    "plan --from 7gforce --model alexnet --num-gpus 2": 172,
+    "inspect --from 7gforce": 110,
+    "plan --from 7gforce --model alexnet --num-gpus 2": 170,
 }
 # Packages that the training process does not load.
 DECIDING = ("planner", "prediction", "findings", "launch.supervise")
