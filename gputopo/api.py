@@ -163,7 +163,7 @@ class Runs(tuple[Measurement, ...]):
         """Return a row for each run and a column for each field. Needs pandas, which you install yourself."""
         import pandas as pd
 
-        return pd.DataFrame([msgspec.to_builtins(one) for one in self])
+        return pd.DataFrame([msgspec.to_builtins(measurement) for measurement in self])
 
 
 def load_runs(*paths: str | Path) -> Runs:
@@ -175,7 +175,7 @@ def load_runs(*paths: str | Path) -> Runs:
 
     folders = [str(Path(path).expanduser()) for path in paths]
     study = _document("report", [*folders, "--json"], Study)
-    return Runs(one for cell in study.figures.cells for one in cell.runs)
+    return Runs(measurement for cell in study.figures.cells for measurement in cell.runs)
 
 
 @contextlib.contextmanager
@@ -202,7 +202,7 @@ def _words(command: str, options: dict[str, Option]) -> list[str]:
     """Return the words of a command line for options by name."""
     from gputopo.cli import options_of_command
 
-    repeated = {one.name for one in options_of_command(command) if one.option.repeated}
+    repeated = {option.name for option in options_of_command(command) if option.option.repeated}
     words: list[str] = []
     for name, value in options.items():
         flag = f"--{name.rstrip('_').replace('_', '-')}"
@@ -211,7 +211,7 @@ def _words(command: str, options: dict[str, Option]) -> list[str]:
         elif isinstance(value, str | int | float | Path) and value is not False:
             words.append(f"{flag}={value}")
         elif isinstance(value, Sequence):
-            texts = [str(one) for one in value]
+            texts = [str(part) for part in value]
             words += [f"{flag}={text}" for text in (texts if name in repeated else [",".join(texts)])]
     return words
 

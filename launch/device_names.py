@@ -23,8 +23,8 @@ def task_name(rank: int) -> str:
 
 def rank_of(device: str) -> int | None:
     """Return the rank of the host in a name, or None if the name has no host."""
-    found = _TASK.match(device)
-    return None if found is None else int(found.group(1))
+    match = _TASK.match(device)
+    return None if match is None else int(match.group(1))
 
 
 def host_of(device: str) -> str:

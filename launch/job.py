@@ -90,7 +90,7 @@ class Job:
         fields = self.training.fields
         others = [("task", "train"), ("method", None)]
         others += [] if self._is_by_nccl_between_hosts else [("strategy", None)]
-        other = next((name for name, own in others if fields.get(name, own) != own), None)
+        other = next((name for name, default in others if fields.get(name, default) != default), None)
         if other is not None and "single_gpu_images_per_sec" in self.placement.fields:
             raise UsageError(
                 "--single-gpu-images-per-sec cannot be combined with "

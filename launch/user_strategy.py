@@ -249,14 +249,14 @@ def request_for(
     )
 
 
-def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[str, str]:
+def lines_of(target: Target, chosen: Nearest, says: str | None = None) -> tuple[str, str]:
     """Return the lines with the choice and the reason."""
     why = "; ".join(target.plan.choice.reasons[:2]) or "the only one there is"
-    if found.lacks is not None:
-        why += f"; tf.distribute does not have {found.lacks}, and this is the nearest"
+    if chosen.lacks is not None:
+        why += f"; tf.distribute does not have {chosen.lacks}, and this is the nearest"
     if says is not None:
         why += f"; {says}"
-    return f"gputopo: {found.words} on {where_words(target)}.", f"gputopo: why: {why}."
+    return f"gputopo: {chosen.words} on {where_words(target)}.", f"gputopo: why: {why}."
 
 
 def read_machine() -> Machine:

@@ -188,10 +188,10 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
     from gputopo.copies import with_expectations
     from gputopo.launch import measure_network
 
-    found = measure_network(HostOptions(**hosts.fields), options.level, options.network_tool)
-    if found is None:
+    network = measure_network(HostOptions(**hosts.fields), options.level, options.network_tool)
+    if network is None:
         return ExitCode.OK
-    measured, nics = found
+    measured, nics = network
     machine = Machine(source="live", bandwidth=measured)
     if any(sample.is_collective for sample in measured.samples):
         machine = msgspec.structs.replace(machine, nics=nics)
@@ -281,7 +281,7 @@ def _report(
 
 
 def _code(
-    options: BandwidthOptions, measured: "Bandwidth", found: "Sequence[Finding]", *, failed: bool
+    options: BandwidthOptions, measured: "Bandwidth", problems: "Sequence[Finding]", *, failed: bool
 ) -> ExitCode | int:
     """Return the exit code, and print to stderr why a measurement ended early."""
     from gputopo import findings
@@ -290,7 +290,7 @@ def _code(
         interrupted = any(lacking.reason == "interrupted" for lacking in measured.not_measured)
         note(INTERRUPTED_NOTE if interrupted else _ENDED_NOTE)
         return INTERRUPTED if interrupted else ExitCode.HARDWARE
-    if not options.sources and not _reached_a_gpu(measured) and not findings.fails(found, None):
+    if not options.sources and not _reached_a_gpu(measured) and not findings.fails(problems, None):
         return ExitCode.HARDWARE
     return ExitCode.FINDINGS if failed else ExitCode.OK
 
@@ -318,7 +318,7 @@ def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, .
 
 
 def print_bandwidth(
-    machine: "Machine", found: "tuple[Finding, ...]", shape: Shape, *, whole: bool = False
+    machine: "Machine", problems: "tuple[Finding, ...]", shape: Shape, *, whole: bool = False
 ) -> None:
     """Print the bandwidth that was measured on a machine, with its findings."""
     from gputopo.report import bandwidth_document
@@ -327,8 +327,8 @@ def print_bandwidth(
     measured, bare = machine.bandwidth, without_identities(machine)
     assert measured is not None, "it was measured"
     show_report(
-        report_of(bare, bare.bandwidth or measured, found),
-        lambda: bandwidth_document(machine, measured, found, whole=whole or shape == "markdown"),
+        report_of(bare, bare.bandwidth or measured, problems),
+        lambda: bandwidth_document(machine, measured, problems, whole=whole or shape == "markdown"),
         shape,
     )
 

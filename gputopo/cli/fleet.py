@@ -48,4 +48,4 @@ def recorded(folder: Path) -> "dict[str, Machine]":
     if not files:
         raise InputError(f"--baseline {folder} has no recordings", "create them: --fleet --record FOLDER")
     machines = read_machines(files)
-    return {name: one for name, one in machines.items() if not isinstance(one, GputopoError)}
+    return {name: machine for name, machine in machines.items() if not isinstance(machine, GputopoError)}

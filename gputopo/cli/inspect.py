@@ -186,11 +186,11 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo.report import drain_commands, fleet_document
 
     options = HostOptions(**hosts.fields)
-    found = None if output.sources else find_hosts(options, os.environ)
-    if found is None:
+    fleet_hosts = None if output.sources else find_hosts(options, os.environ)
+    if fleet_hosts is None:
         machines = read_machines(files_of_fleet(output.sources, "compares hosts"))
     else:
-        machines = ask_for_machines(found, options)
+        machines = ask_for_machines(fleet_hosts, options)
     if not machines:
         return ExitCode.OK
     before = {} if output.baseline is None else recorded(output.baseline)

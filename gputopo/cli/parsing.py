@@ -35,7 +35,7 @@ def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., A
         refuse_typed(name, typed)
         return command(**arguments_for(command, typed))
 
-    parameters = [_parameter(one) for one in parameters_of(command)]
+    parameters = [_parameter(declared) for declared in parameters_of(command)]
     helps = [
         inspect.Parameter(
             flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
@@ -47,31 +47,31 @@ def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., A
     return call
 
 
-def _parameter(one: Declared) -> inspect.Parameter:
-    if one.is_positional:
-        info: Any = typer.Argument(metavar=one.option.flag, help=_both_helps(one))
+def _parameter(declared: Declared) -> inspect.Parameter:
+    if declared.is_positional:
+        info: Any = typer.Argument(metavar=declared.option.flag, help=_both_helps(declared))
     else:
         info = typer.Option(
-            *filter(None, (one.option.flag, one.option.letter)),
-            metavar=one.placeholder or None,
-            help=_both_helps(one),
-            rich_help_panel=one.option.theme or None,
+            *filter(None, (declared.option.flag, declared.option.letter)),
+            metavar=declared.placeholder or None,
+            help=_both_helps(declared),
+            rich_help_panel=declared.option.theme or None,
             show_default=False,
-            hidden=one.option.more,
+            hidden=declared.option.more,
         )
-    kind: Any = bool if one.is_flag else list[str] if one.option.repeated else str
-    default: Any = False if one.is_flag else None
+    kind: Any = bool if declared.is_flag else list[str] if declared.option.repeated else str
+    default: Any = False if declared.is_flag else None
     return inspect.Parameter(
-        one.name,
+        declared.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[kind if one.is_flag else kind | None, info],
+        annotation=Annotated[kind if declared.is_flag else kind | None, info],
     )
 
 
-def _both_helps(one: Declared) -> str:
+def _both_helps(declared: Declared) -> str:
     """Return the line of --help, followed after a line break by the text of --help-all."""
-    return f"{one.short_help}\n{one.help}"
+    return f"{declared.short_help}\n{declared.help}"
 
 
 class Command(TyperCommand):
@@ -81,7 +81,10 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Set the context's parameters. Raises UsageError; prints the help if it is requested."""
-        unset = {str(one.name): False if getattr(one, "is_flag", False) else None for one in self.params}
+        unset = {
+            str(parameter.name): False if getattr(parameter, "is_flag", False) else None
+            for parameter in self.params
+        }
         ctx.params = {**unset, **self._texts(list(args), ctx.command_path)}
         self.shows_all = ctx.params.pop("help_all")
         if ctx.params.pop("help") or self.shows_all:
@@ -92,7 +95,7 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line after the command."""
-        return ["[OPTIONS]", *(one.metavar for one in self._arguments())]
+        return ["[OPTIONS]", *(parameter.metavar for parameter in self._arguments())]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does: the first paragraph, or everything with --help-all."""
@@ -104,16 +107,20 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the headings of their themes; options without a theme come first."""
         headed: dict[str, list[tuple[str, str]]] = {"Arguments": [], _NO_THEME: []}
-        hidden = [one for one in self.params if getattr(one, "hidden", False) and not self.shows_all]
-        for one in self.params:
-            if one in hidden:
+        hidden = [
+            parameter
+            for parameter in self.params
+            if getattr(parameter, "hidden", False) and not self.shows_all
+        ]
+        for parameter in self.params:
+            if parameter in hidden:
                 continue
-            is_argument = one.param_type_name == "argument"
-            flags = "" if is_argument else ", ".join(reversed(one.opts))
-            theme = "Arguments" if is_argument else getattr(one, "rich_help_panel", None)
-            short, _, whole = str(getattr(one, "help", None) or "").partition("\n")
+            is_argument = parameter.param_type_name == "argument"
+            flags = "" if is_argument else ", ".join(reversed(parameter.opts))
+            theme = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
+            short, _, whole = str(getattr(parameter, "help", None) or "").partition("\n")
             text = whole if self.shows_all and whole else short
-            record = (f"{flags} {one.metavar or ''}".strip(), text)
+            record = (f"{flags} {parameter.metavar or ''}".strip(), text)
             headed.setdefault(theme or _NO_THEME, []).append(record)
         for heading, records in headed.items():
             if records:
@@ -123,12 +130,14 @@ class Command(TyperCommand):
             formatter.write(f"\n{len(hidden)} more options: {ctx.command_path} --help-all\n")
 
     def _arguments(self) -> list[Any]:
-        return [one for one in self.params if one.param_type_name == "argument"]
+        return [parameter for parameter in self.params if parameter.param_type_name == "argument"]
 
     def _texts(self, words: list[str], command: str) -> dict[str, Text]:
         line = [*takewhile(lambda word: word != "--", words)]
         behind = words[len(line) + 1 :]
-        given = _ReadOptions({flag: one for one in self.params for flag in one.opts if flag[:1] == "-"})
+        given = _ReadOptions(
+            {flag: parameter for parameter in self.params for flag in parameter.opts if flag[:1] == "-"}
+        )
         before: list[str] = []
         left = list(line)
         while left:
@@ -187,12 +196,12 @@ class Command(TyperCommand):
             return given.set_words(flag, values[value])
         if flag not in given.by_flag:
             aliases.require_known(flag)
-        own = {name: ((name,), ()) for name, option in given.by_flag.items() if option.is_flag}
-        switches = {**aliases.switches(), **own}
+        own_switches = {name: ((name,), ()) for name, option in given.by_flag.items() if option.is_flag}
+        switches = {**aliases.switches(), **own_switches}
         switch, is_on = flag, aliases.is_on(value)
         if flag not in switches and flag.startswith("--no"):
             switch, is_on = f"--{flag[4:]}", False
-        if switch not in switches or (is_on is None and switch in own):
+        if switch not in switches or (is_on is None and switch in own_switches):
             return False
         if is_on is None:
             raise UsageError(f"{flag} cannot be {value!r}", f"write {flag}, {flag}=true or {flag}=false")
@@ -214,7 +223,7 @@ class Command(TyperCommand):
         words = [*before, *behind]
         taken = 0 if argument is None else 1
         if len(words) > taken:
-            can_read = any("--from" in one.opts for one in self.params) and argument is None
+            can_read = any("--from" in parameter.opts for parameter in self.params) and argument is None
             hint = f"to read a file: --from {words[taken]}" if can_read else _help_hint(command)
             raise UsageError(f"{command} takes no argument {shown(words[taken])}", hint)
         return {argument.name: words[0]} if argument is not None and words else {}
@@ -273,11 +282,13 @@ def typed_words(
 ) -> list[str]:
     """Return the options as typed, except `without`, a list of names."""
     words: list[str] = []
-    for one in declared:
-        name = one.name.rstrip("_")
+    for option in declared:
+        name = option.name.rstrip("_")
         if name not in typed or name in without:
             continue
         value = typed[name]
-        for text in value if one.option.repeated else (value,):
-            words += [one.option.flag] if one.is_flag or text is True else [one.option.flag, str(text)]
+        for text in value if option.option.repeated else (value,):
+            words += (
+                [option.option.flag] if option.is_flag or text is True else [option.option.flag, str(text)]
+            )
     return words

@@ -160,13 +160,13 @@ def _require_gpus(machine: "Machine") -> None:
         )
 
 
-def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | None) -> None:
+def _print_findings(problems: tuple[Finding, ...], shape: str, xid_reason: str | None) -> None:
     if shape == "json":
-        emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
+        emit(schema.encode(Watched(findings=problems, xid_reason=xid_reason)).decode() + "\n")
         return
     from gputopo.report import document_text, watched_document
 
-    document = watched_document(found, xid_reason)
+    document = watched_document(problems, xid_reason)
     if shape == "csv":
         to_stderr(document_text(document, 80))
         return

@@ -75,29 +75,29 @@ def _explained(topic: str) -> str | None:
     if topic in PAGES:
         return read(topic)
     both = [(name, text) for name in (topic, f"--{topic}") for text in map(read, PAGES) if name in text]
-    for found in (_sections, _rows):
-        if texts := dict.fromkeys(explained for name, text in both for explained in found(text, name)):
+    for look_up in (_sections, _rows):
+        if texts := dict.fromkeys(explained for name, text in both for explained in look_up(text, name)):
             return "\n".join(texts)
     return None
 
 
 def search(word: str) -> dict[str, list[str]]:
     """Return the lines that contain a word, in any case, by page; lines of code and tables included."""
-    found: dict[str, list[str]] = {}
+    by_page: dict[str, list[str]] = {}
     for page in PAGES:
         lines = [line for line in read(page).splitlines() if word.casefold() in line.casefold()]
         if lines:
-            found[page] = lines
-    return found
+            by_page[page] = lines
+    return by_page
 
 
 def topics() -> list[str]:
     """Return every topic: the pages, their sections and their table rows."""
-    found = dict.fromkeys(PAGES)
+    names = dict.fromkeys(PAGES)
     for text in map(read, PAGES):
-        found |= dict.fromkeys(_plain(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE))
-        found |= dict.fromkeys(name for _, _, *rows in _tables(text) for row in rows for name in _quoted(row))
-    return list(found)
+        names |= dict.fromkeys(_plain(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE))
+        names |= dict.fromkeys(name for _, _, *rows in _tables(text) for row in rows for name in _quoted(row))
+    return list(names)
 
 
 def _sections(text: str, topic: str) -> Iterator[str]:

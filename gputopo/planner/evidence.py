@@ -73,8 +73,8 @@ def _bundled_name(machine: Machine) -> str | None:
     if not machine.source.startswith("bundled machine"):
         return None
 
-    def identity(one: Machine) -> object:
-        return [(gpu.name, gpu.pci_address) for gpu in one.gpus], one.host.cpu_model
+    def identity(either: Machine) -> object:
+        return [(gpu.name, gpu.pci_address) for gpu in either.gpus], either.host.cpu_model
 
     return next((name for name in bundled_names() if identity(read_bundled(name)) == identity(machine)), None)
 
@@ -106,9 +106,9 @@ def measured(
     if rates.get(by_rule, 0.0) >= (1 - SAME_RUN) * rates[order[0]]:
         order.sort(key=lambda placing: placing != by_rule)
     best = group[order[0]]
-    here = set(best.gpus) == set(gpus)
-    where = "" if here else f" on GPUs {','.join(map(str, best.gpus))}"
+    on_these = set(best.gpus) == set(gpus)
+    where = "" if on_these else f" on GPUs {','.join(map(str, best.gpus))}"
     fastest, *others = (f"{placing.words} {rates[placing]:,.0f}" for placing in order[:3])
     job = f"{best.says}{where}, batch {best.batch:g}"
     reason = f"measured with {job}: {fastest} images/sec; {', '.join(others)}"
-    return Decision(order[0], "measured", (reason,), rates if here and best.batch == batch else {})
+    return Decision(order[0], "measured", (reason,), rates if on_these and best.batch == batch else {})

@@ -65,8 +65,8 @@ def _pays_from(selection: Chooser, all_reduce: str | None, gain: float) -> int |
     for batch in (2**power for power in range(MAX_POWER)):
         basis = selection.basis._replace(batch=batch, speeds=selection.basis.speeds_with(batch))
         other = selection.asked(basis, batch_size=batch)
-        one, two = (_speed_of_size(other, all_reduce, size) for size in (1, 2))
-        if two / one - 1 >= gain:
+        single, double = (_speed_of_size(other, all_reduce, size) for size in (1, 2))
+        if double / single - 1 >= gain:
             return int(batch)
     return None
 

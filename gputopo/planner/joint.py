@@ -59,7 +59,7 @@ def with_predicted_steps(
 ) -> Plan:
     """Return the plan for all hosts with predicted steps or what is missing; with NCCL if its rate is known.
 
-    `own`: the plan of each host. NCCL needs the same number of GPUs on each host, as TensorFlow's strategy
+    `plans`: the plan of each host. NCCL needs the same number of GPUs on each host, as TensorFlow's strategy
     does.
     """
     choice, gpus = plan.choice, [host_plan.choice.gpus for host_plan in plans]

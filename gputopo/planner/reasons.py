@@ -69,7 +69,7 @@ def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool 
     by_name: dict[str, list[int]] = {}
     for index in sorted(names):
         by_name.setdefault(names[index], []).append(index)
-    models = ", ".join(f"{gpu_ranges(of)}: {name}" for name, of in by_name.items())
+    models = ", ".join(f"{gpu_ranges(alike)}: {name}" for name, alike in by_name.items())
     pace = "the slowest GPU limits synchronous training" if equal_batches else "each has its own batch"
     return [f"GPUs of different models ({models}): {pace}"]
 

@@ -136,12 +136,12 @@ def speed_words(candidate: Candidate, model: str | None = None) -> str:
     """Return the images/sec of a candidate with their range, or that they were measured."""
     speed = candidate.images_per_sec or 0.0
     low, high = candidate.images_per_sec_low, candidate.images_per_sec_high
-    of = f" of {model}" if model else ""
+    of_model = f" of {model}" if model else ""
     if low is None or high is None:
-        return f"about {rough(speed)} images/sec{of} (order of magnitude only)"
+        return f"about {rough(speed)} images/sec{of_model} (order of magnitude only)"
     if candidate.evidence == "measured":
-        return f"{whole(speed)} images/sec{of}, measured"
-    return f"{whole(speed)} images/sec{of} (80% range {whole(low)} to {whole(high)})"
+        return f"{whole(speed)} images/sec{of_model}, measured"
+    return f"{whole(speed)} images/sec{of_model} (80% range {whole(low)} to {whole(high)})"
 
 
 def step_line_blocks(step_line: StepLine) -> list[Block]:

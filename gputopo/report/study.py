@@ -93,11 +93,11 @@ def _scaling(study: Study) -> list[Block]:
     names = varying([figures.cells[s.largest.cell] for s in figures.scalings])
     counts = sorted({row.n_gpus for scaling in figures.scalings for row in scaling.rows[1:]})
     rows = []
-    for one in figures.scalings:
-        fastest = {row.n_gpus: row for row in sorted(one.rows, key=lambda row: row.images_per_sec)}
-        most = fastest[one.largest.n_gpus]
+    for scaling in figures.scalings:
+        fastest = {row.n_gpus: row for row in sorted(scaling.rows, key=lambda row: row.images_per_sec)}
+        most = fastest[scaling.largest.n_gpus]
         rows.append(
-            [figures.cells[most.cell].of.job_words(names), three_figures(one.rows[0].images_per_sec),
+            [figures.cells[most.cell].of.job_words(names), three_figures(scaling.rows[0].images_per_sec),
              *(f"{fastest[number].speedup:.2f}x" if number in fastest else "" for number in counts),
              f"{most.efficiency_percent:.2f}", percent(100 * DEVIATIONS * most.noise) if most.noise else ""]
         )  # fmt: skip

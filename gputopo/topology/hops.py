@@ -128,12 +128,12 @@ def slower_bridge(tree: Mapping[str, PciNode], address: str) -> str | None:
 
     Bridges without a reported speed are skipped. In virtual machines the bridges are not real.
     """
-    own = tree[address].max_rate
-    if own is None:
+    max_rate = tree[address].max_rate
+    if max_rate is None:
         return None
     for bridge in bridges_above(tree, address)[0]:
         rate = tree[bridge].max_rate if bridge in tree else None
-        if rate is not None and rate < own:
+        if rate is not None and rate < max_rate:
             return bridge
     return None
 

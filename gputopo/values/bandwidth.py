@@ -358,11 +358,11 @@ class Failure(Between, frozen=True):
 Measured = TypeVar("Measured", Sample, Failure)
 
 
-def with_new_indices(one: Measured, gpus: Mapping[int, int]) -> Measured:
+def with_new_indices(measured: Measured, gpus: Mapping[int, int]) -> Measured:
     """Return a sample or a failure with new GPU indices; a GPU without a new index keeps its own."""
-    source, destination = (End(renumbered(end, gpus)) for end in one.ends)
-    group = one.group and renumbered(one.group, gpus)
-    moved = msgspec.structs.replace(one, source=source, destination=destination, group=group)
+    source, destination = (End(renumbered(end, gpus)) for end in measured.ends)
+    group = measured.group and renumbered(measured.group, gpus)
+    moved = msgspec.structs.replace(measured, source=source, destination=destination, group=group)
     if isinstance(moved, Sample):
         seen = [msgspec.structs.replace(c, gpu=gpus.get(c.gpu, c.gpu)) for c in moved.conditions]
         return msgspec.structs.replace(moved, conditions=tuple(seen))
@@ -443,15 +443,15 @@ class Soak(Value, frozen=True):
         from, so that one slow peer does not change it. None if no copy ran in MIN_INTERVALS intervals.
         """
         series = grouped(
-            (one.ends, one.gb_per_s)
+            (rate.ends, rate.gb_per_s)
             for interval in self.intervals
-            for one in interval.rates
-            if one.kind == kind and gpu == one.gpu_ends[receives]
+            for rate in interval.rates
+            if rate.kind == kind and gpu == rate.gpu_ends[receives]
         )
-        found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
-        if not found:
+        all_rates = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
+        if not all_rates:
             return None
-        quarters = [(rates[: len(rates) // 4], rates[-(len(rates) // 4) :]) for rates in found]
+        quarters = [(rates[: len(rates) // 4], rates[-(len(rates) // 4) :]) for rates in all_rates]
         return (
             median_high(median(first) for first, _ in quarters),
             median_high(median(last) for _, last in quarters),
@@ -483,8 +483,8 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     @property
     def gpus(self) -> set[int]:
         """The GPUs whose copies were measured or failed, and the GPUs of uplink groups."""
-        found = [one.gpus for one in (*self.samples, *self.failures)]
-        return set[int]().union(*found, *(group.gpus for group in self.uplink_groups))
+        gpus = [item.gpus for item in (*self.samples, *self.failures)]
+        return set[int]().union(*gpus, *(group.gpus for group in self.uplink_groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,23 +506,26 @@ class CollectiveSeries:
     @property
     def sizes(self) -> list[int]:
         """All sizes in bytes, each once."""
-        return list(dict.fromkeys(one.bytes for one in self.samples if one.bytes is not None))
+        return list(dict.fromkeys(sample.bytes for sample in self.samples if sample.bytes is not None))
 
     @property
     def best(self) -> Sample:
         """The sample that is judged: of the largest size, the faster of out of place and in place."""
-        return max(self.samples, key=lambda one: (one.bytes or 0, one.bus_gb_per_s or 0.0))
+        return max(self.samples, key=lambda sample: (sample.bytes or 0, sample.bus_gb_per_s or 0.0))
 
     @property
     def smallest(self) -> Sample | None:
         """The sample of the smallest size whose time is a latency, None if there is none."""
-        small = [one for one in self.samples if one.bytes is not None and one.bytes <= SMALL_BYTES]
-        return min(small, key=lambda one: (one.bytes or 0, bool(one.in_place)), default=None)
+        small = [
+            sample for sample in self.samples if sample.bytes is not None and sample.bytes <= SMALL_BYTES
+        ]
+        return min(small, key=lambda sample: (sample.bytes or 0, bool(sample.in_place)), default=None)
 
     def at(self, size: int, *, in_place: bool) -> Sample | None:
         """Return the sample of one size."""
         return next(
-            (one for one in self.samples if one.bytes == size and bool(one.in_place) == in_place), None
+            (sample for sample in self.samples if sample.bytes == size and bool(sample.in_place) == in_place),
+            None,
         )
 
 
@@ -534,15 +537,17 @@ _MEASURED = re.compile(
 @functools.cache
 def identity(*besides: str) -> Callable[[Sample], object]:
     """Return a key function: samples that differ only in results, runs and `besides` have equal keys."""
-    fields = (one for one in Sample.__struct_fields__ if not _MEASURED.fullmatch(one) and one not in besides)
+    fields = (
+        name for name in Sample.__struct_fields__ if not _MEASURED.fullmatch(name) and name not in besides
+    )
     return attrgetter(*fields)
 
 
 def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
     """Return the collective operations in samples, in their order."""
-    of = identity("bytes", "in_place")
-    found = grouped(((one.run, of(one)), one) for one in samples if one.kind in COLLECTIVES)
-    return [CollectiveSeries(tuple(one)) for one in found.values()]
+    key = identity("bytes", "in_place")
+    by_key = grouped(((sample.run, key(sample)), sample) for sample in samples if sample.kind in COLLECTIVES)
+    return [CollectiveSeries(tuple(group)) for group in by_key.values()]
 
 
 def gb(value: float) -> str:

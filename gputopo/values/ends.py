@@ -51,14 +51,14 @@ _GPUS = re.compile(r"\b(gpus?):(\d+(?:,\d+)*)\b")
 
 def gpus_in(text: str) -> set[int]:
     """Return the GPUs that a text contains as `gpu:3` or `gpus:0,1,2`."""
-    return {int(one) for _, numbers in _GPUS.findall(text) for one in numbers.split(",")}
+    return {int(number) for _, numbers in _GPUS.findall(text) for number in numbers.split(",")}
 
 
 def renumbered(text: str, gpus: Mapping[int, int]) -> str:
     """Return a text with new GPU indices, in rising order; a GPU without a new index keeps its own."""
 
-    def new(found: re.Match[str]) -> str:
-        numbers = sorted(gpus.get(int(one), int(one)) for one in found[2].split(","))
-        return f"{found[1]}:{','.join(map(str, numbers))}"
+    def new(match: re.Match[str]) -> str:
+        numbers = sorted(gpus.get(int(number), int(number)) for number in match[2].split(","))
+        return f"{match[1]}:{','.join(map(str, numbers))}"
 
     return _GPUS.sub(new, text)

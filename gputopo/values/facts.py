@@ -134,13 +134,17 @@ def key_text(key: Any) -> str:
 
 def values_at(value: Any, path: str) -> list[Any]:
     """Return the values at an address within a value: one, several for `*`, none for an unknown key."""
-    found = [value]
+    values = [value]
     for name, key in _STEP.findall(path):
         if name:
-            found = [one.get(name) if isinstance(one, dict) else getattr(one, name, None) for one in found]
+            values = [
+                part.get(name) if isinstance(part, dict) else getattr(part, name, None) for part in values
+            ]
         else:
-            found = [one for many in found for one in many or () if key in (EVERY, key_text(key_of(one)))]
-    return found
+            values = [
+                part for many in values for part in many or () if key in (EVERY, key_text(key_of(part)))
+            ]
+    return values
 
 
 def single_facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -148,14 +152,14 @@ def single_facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, msgspec.Struct):
         parts = [(within(path, name), getattr(value, name)) for name in value.__struct_fields__]
     elif isinstance(value, dict):
-        parts = [(within(path, str(name)), one) for name, one in value.items()]
+        parts = [(within(path, str(name)), part) for name, part in value.items()]
     elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
-        parts = [(item(path, key_text(key_of(one))), one) for one in value]
+        parts = [(item(path, key_text(key_of(part))), part) for part in value]
     else:
         yield path, value.value if isinstance(value, Enum) else value
         return
-    for name, one in parts:
-        yield from single_facts(one, name)
+    for name, part in parts:
+        yield from single_facts(part, name)
 
 
 def label(machine: Machine, gpu: Gpu) -> str:
@@ -166,7 +170,7 @@ def label(machine: Machine, gpu: Gpu) -> str:
 
 def has_any(value: Machine | Gpu, paths: tuple[str, ...]) -> bool:
     """Return whether any of these facts is known."""
-    return any(_is_known(type(value), path, one) for path in paths for one in values_at(value, path))
+    return any(_is_known(type(value), path, fact) for path in paths for fact in values_at(value, path))
 
 
 def _is_known(kind: type[Machine | Gpu], path: str, value: object) -> bool:

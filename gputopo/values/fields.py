@@ -217,7 +217,7 @@ _PLURAL = re.compile(r"(?<=s)es$|s$")
 def _fields_within(kind: type[msgspec.Struct], outer: Field) -> Iterator[Field]:
     for declared in msgspec.structs.fields(kind):
         name = declared.name
-        fact = next((one for one in get_args(declared.type) if isinstance(one, Fact)), Fact())
+        fact = next((extra for extra in get_args(declared.type) if isinstance(extra, Fact)), Fact())
         inner, listed = _struct_in(declared.type)
         is_unset = declared.default is msgspec.NODEFAULT or inner is not None
         whole = outer.words if outer.fact.within is None else outer.fact.within
@@ -250,8 +250,8 @@ def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
         return annotation, False
     origin = get_origin(annotation)
     inner = get_args(annotation)[:1] if origin in (Annotated, tuple) else get_args(annotation)
-    found = next((kind for one in inner if (kind := _struct_in(one))[0] is not None), (None, False))
-    return found[0], found[1] or origin is tuple
+    first = next((kind for argument in inner if (kind := _struct_in(argument))[0] is not None), (None, False))
+    return first[0], first[1] or origin is tuple
 
 
 def _spaced(name: str) -> str:

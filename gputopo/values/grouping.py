@@ -11,10 +11,10 @@ Number = TypeVar("Number", int, float)
 
 def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Return the values of each key, in the order of the first value of each."""
-    found: dict[K, list[V]] = {}
+    by_key: dict[K, list[V]] = {}
     for key, value in items:
-        found.setdefault(key, []).append(value)
-    return found
+        by_key.setdefault(key, []).append(value)
+    return by_key
 
 
 def best(items: Iterable[tuple[K, V]], rank: Callable[[V], Any]) -> dict[K, V]:

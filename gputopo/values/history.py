@@ -136,15 +136,15 @@ class History:
         """Add the next sample of all GPUs. A GPU without any value did not answer."""
         seconds = self.passed_s(sample.time_s)
         self.samples += bool(sample.gpus)
-        for one in sample.gpus:
-            self.gpu(one.gpu).add(one, seconds, silent=one.silent)
-            if one.lost:
-                self.lost.add(one.gpu)
-            if one.throttle_mask is not None:
-                self.reasons_known.add(one.gpu)
-            if one.other_processes is not None:
-                others = self.others.setdefault(one.gpu, OtherProcesses(one.other_processes, 0))
-                others.max = max(others.max, one.other_processes)
+        for gpu in sample.gpus:
+            self.gpu(gpu.gpu).add(gpu, seconds, silent=gpu.silent)
+            if gpu.lost:
+                self.lost.add(gpu.gpu)
+            if gpu.throttle_mask is not None:
+                self.reasons_known.add(gpu.gpu)
+            if gpu.other_processes is not None:
+                others = self.others.setdefault(gpu.gpu, OtherProcesses(gpu.other_processes, 0))
+                others.max = max(others.max, gpu.other_processes)
         self._compare(sample.gpus)
         for xid in sample.xids:
             if xid in self.xids or len(self.xids) < MAX_KINDS:

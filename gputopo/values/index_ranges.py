@@ -41,20 +41,20 @@ def gpu_ranges(indices: Iterable[int]) -> str:
 
 def host_ranges(names: Iterable[str]) -> str:
     """Return host names in order, with runs of numbers folded as Slurm writes them: `n[1-3,7],m`."""
-    found: list[tuple[str, str, list[list[str]]]] = []
+    hosts: list[tuple[str, str, list[list[str]]]] = []
     for name in names:
         host, dot, domain = name.partition(".")
         parts = None if _ADDRESS.fullmatch(name) else re.fullmatch(r"(.*?)([0-9]{1,15})([^0-9]*)", host)
         head, number, tail = (parts[1], parts[2], f"{parts[3]}{dot}{domain}") if parts else (name, "", "")
-        if not (found and number and found[-1][:2] == (head, tail) and found[-1][2]):
-            found.append((head, tail, [[number, number]] if number else []))
+        if not (hosts and number and hosts[-1][:2] == (head, tail) and hosts[-1][2]):
+            hosts.append((head, tail, [[number, number]] if number else []))
             continue
-        runs = found[-1][2]
+        runs = hosts[-1][2]
         if number == str(int(runs[-1][1]) + 1).zfill(len(runs[-1][1])):
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ",".join(f"{head}{_in_brackets(runs)}{tail}" for head, tail, runs in found)
+    return ",".join(f"{head}{_in_brackets(runs)}{tail}" for head, tail, runs in hosts)
 
 
 def host_set(names: Iterable[str]) -> str:
@@ -75,14 +75,14 @@ def parse_ranges(text: str) -> tuple[int, ...] | None:
     """Return the ascending indices of a list such as `0-3,6`, or None if the text is not such a list."""
     if _RANGES.fullmatch(text) is None:
         return None
-    found: set[int] = set()
+    indices: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if low > high:
             return None
-        found.update(range(low, high + 1))
-    return tuple(sorted(found))
+        indices.update(range(low, high + 1))
+    return tuple(sorted(indices))
 
 
 def parse_cpus(text: str) -> frozenset[int] | None:
@@ -103,27 +103,27 @@ def pairs_in_words(pairs: Iterable[Pair], *, max_named: int = _PAIRS_NAMED) -> s
     `GPUs 0 and 3`; `any two of GPUs 0-3`; `each of GPUs 0-2 with each of 3-6`; `pairs 0<->3, 1<->4 and 2
     more`.
     """
-    found = sorted({(min(pair), max(pair)) for pair in pairs})
-    gpus = sorted({gpu for pair in found for gpu in pair})
-    if len(found) == 1:
-        return f"GPUs {found[0][0]} and {found[0][1]}"
-    if len(gpus) > 2 and found == list(combinations(gpus, 2)):
+    ordered = sorted({(min(pair), max(pair)) for pair in pairs})
+    gpus = sorted({gpu for pair in ordered for gpu in pair})
+    if len(ordered) == 1:
+        return f"GPUs {ordered[0][0]} and {ordered[0][1]}"
+    if len(gpus) > 2 and ordered == list(combinations(gpus, 2)):
         return f"any two of GPUs {index_ranges(gpus)}"
-    if sides := _two_sides(found, gpus):
-        one, other = (
+    if sides := _two_sides(ordered, gpus):
+        left, right = (
             ("GPU " if len(side) == 1 else "each of GPUs ", index_ranges(side), len(side) > 1)
             for side in sides
         )
-        return f"{one[0]}{one[1]} with {'each of ' if other[2] else ''}{other[1]}"
-    named = ", ".join(f"{a}<->{b}" for a, b in found[:max_named])
-    return f"pairs {named}" + (f" and {len(found) - max_named} more" if len(found) > max_named else "")
+        return f"{left[0]}{left[1]} with {'each of ' if right[2] else ''}{right[1]}"
+    named = ", ".join(f"{a}<->{b}" for a, b in ordered[:max_named])
+    return f"pairs {named}" + (f" and {len(ordered) - max_named} more" if len(ordered) > max_named else "")
 
 
-def _two_sides(found: list[Pair], gpus: list[int]) -> tuple[list[int], list[int]] | None:
+def _two_sides(pairs: list[Pair], gpus: list[int]) -> tuple[list[int], list[int]] | None:
     """Return two groups of GPUs if the pairs are exactly all pairs between them, else None."""
-    if not found:
+    if not pairs:
         return None
-    other = sorted({max(pair) if min(pair) == gpus[0] else min(pair) for pair in found if gpus[0] in pair})
-    one = [gpu for gpu in gpus if gpu not in other]
-    across = sorted((min(pair), max(pair)) for pair in product(one, other))
-    return (one, other) if across == found else None
+    right = sorted({max(pair) if min(pair) == gpus[0] else min(pair) for pair in pairs if gpus[0] in pair})
+    left = [gpu for gpu in gpus if gpu not in right]
+    across = sorted((min(pair), max(pair)) for pair in product(left, right))
+    return (left, right) if across == pairs else None

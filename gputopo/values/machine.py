@@ -550,5 +550,11 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
 
     def temperatures(self, gpu: int) -> list[int]:
         """Return the temperatures of a GPU, given by its index, over the samples."""
-        facts = (one for sample in self.samples for one in sample.gpus if one["index"] == gpu)
-        return [one["temperature_c.gpu"] for one in facts if one.get("temperature_c.gpu") is not None]
+        facts = (
+            gpu_facts for sample in self.samples for gpu_facts in sample.gpus if gpu_facts["index"] == gpu
+        )
+        return [
+            gpu_facts["temperature_c.gpu"]
+            for gpu_facts in facts
+            if gpu_facts.get("temperature_c.gpu") is not None
+        ]

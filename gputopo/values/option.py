@@ -46,7 +46,9 @@ _SLIP = 0.75
 # Suffixes of numbers by the unit of the option. The factors are for the smallest unit of its kind.
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIXES = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30}
-_BYTES = {"b": 1.0} | {f"{prefix}{end}": of for prefix, of in _PREFIXES.items() for end in ("", "b", "ib")}
+_BYTES = {"b": 1.0} | {
+    f"{prefix}{end}": factor for prefix, factor in _PREFIXES.items() for end in ("", "b", "ib")
+}
 UNITS = {
     "s": (1.0, _SECONDS, "a time such as 90s, 5m or 2h"),
     "min": (60.0, _SECONDS, "a time such as 90s, 5m or 2h"),
@@ -60,11 +62,11 @@ def number_in(unit: str, text: str) -> float:
 
     A number without a suffix is in that unit. KB, MB and GB are read as KiB, MiB and GiB.
     """
-    own, suffixes, _ = UNITS[unit] if unit else (1.0, {}, "")
-    found = re.fullmatch(r"(.*[0-9.]) *([A-Za-z]+)", text.strip())
+    unit_factor, suffixes, _ = UNITS[unit] if unit else (1.0, {}, "")
+    match = re.fullmatch(r"(.*[0-9.]) *([A-Za-z]+)", text.strip())
     try:
-        if found and found[2].lower() in suffixes:
-            return float(found[1]) * suffixes[found[2].lower()] / own
+        if match and match[2].lower() in suffixes:
+            return float(match[1]) * suffixes[match[2].lower()] / unit_factor
         return float(text)
     except ValueError:
         return math.nan
@@ -236,8 +238,8 @@ class Declared:
         if word in option.words:
             return dict(option.words[word])
         if option.read is not None:
-            found = option.read(option.flag, text)
-            return found if isinstance(found, dict) else {self.field: found}
+            value = option.read(option.flag, text)
+            return value if isinstance(value, dict) else {self.field: value}
         if self.is_flag:
             return {self.field: True}
         if option.repeated:
@@ -279,13 +281,13 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
     """Return the options that a spec declares with its fields, including those of its parts."""
     import msgspec
 
-    found: list[Declared] = []
-    for one in msgspec.structs.fields(spec):
-        if (kind := _struct(one.type)) is not None:
-            found += options_of(kind, (*part, one.name))
-        default = inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default
-        found += _of(one.type, one.name, default, part, getattr(spec, "THEME", ""))
-    return tuple(found)
+    options: list[Declared] = []
+    for member in msgspec.structs.fields(spec):
+        if (kind := _struct(member.type)) is not None:
+            options += options_of(kind, (*part, member.name))
+        default = inspect.Parameter.empty if member.default is msgspec.NODEFAULT else member.default
+        options += _of(member.type, member.name, default, part, getattr(spec, "THEME", ""))
+    return tuple(options)
 
 
 def _of(
@@ -293,8 +295,8 @@ def _of(
 ) -> Iterator[Declared]:
     """Yield the options next to the type of a field or a parameter. `theme`: for options without a theme."""
     kind, extras = _declared(annotation)
-    read = next((one for one in extras if callable(one)), None)
-    for option in (one for one in extras if isinstance(one, Option)):
+    read = next((extra for extra in extras if callable(extra)), None)
+    for option in (extra for extra in extras if isinstance(extra, Option)):
         reads = read is not None and "" not in option.words
         option = replace(option, read=read if reads else option.read, theme=option.theme or theme)
         yield Declared(option, name, kind, default, part)
@@ -303,7 +305,7 @@ def _of(
 def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:
     """Return the options that a command declares with its parameters."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
-    return tuple(one for parameter in parameters for one in _of_parameter(parameter))
+    return tuple(option for parameter in parameters for option in _of_parameter(parameter))
 
 
 def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dict[str, Any]:
@@ -314,7 +316,9 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
     arguments: dict[str, Any] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         options = _of_parameter(parameter)
-        missing = next((one for one in options if one.is_required and one.name not in texts), None)
+        missing = next(
+            (option for option in options if option.is_required and option.name not in texts), None
+        )
         if missing is not None:
             raise UsageError(f"{missing.option.flag} is missing", f"add {missing.usage}")
         spec = _spec(parameter.annotation)
@@ -330,7 +334,11 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
 
 
 def _typed(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[str, Any]:
-    return {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options if one.name in texts}
+    return {
+        option.name.rstrip("_"): option.as_typed(texts[option.name])
+        for option in options
+        if option.name in texts
+    }
 
 
 def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
@@ -342,33 +350,33 @@ def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
 
 def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:
     """Return the fields of a spec that were given. Raises UsageError and InputError."""
-    options = [one for name, one in _named_options(spec) if name in texts]
+    options = [option for name, option in _named_options(spec) if name in texts]
     values = _values(options, texts)
     return Given(_fields(spec, values, ()), _typed(options, texts))
 
 
 @cache
 def _named_options(spec: "type[msgspec.Struct]") -> tuple[tuple[str, Declared], ...]:
-    return tuple((one.name, one) for one in options_of(spec))
+    return tuple((option.name, option) for option in options_of(spec))
 
 
 def _values(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return the values of fields by the path of their struct."""
     values: dict[tuple[str, ...], dict[str, Any]] = {}
-    for one in options:
-        if one.name in texts:
-            values.setdefault(one.part, {}).update(one.values(texts[one.name]))
+    for option in options:
+        if option.name in texts:
+            values.setdefault(option.part, {}).update(option.values(texts[option.name]))
     return values
 
 
 def _fields(
     spec: "type[msgspec.Struct]", values: Mapping[tuple[str, ...], dict[str, Any]], part: tuple[str, ...]
 ) -> dict[str, Any]:
-    found = dict(values.get(part, {}))
+    fields = dict(values.get(part, {}))
     for name, kind in _structs_in(spec):
         if inner := _fields(kind, values, (*part, name)):
-            found[name] = kind(**inner)
-    return found
+            fields[name] = kind(**inner)
+    return fields
 
 
 @cache
@@ -376,7 +384,7 @@ def _structs_in(spec: "type[msgspec.Struct]") -> "tuple[tuple[str, type[msgspec.
     """Return the fields that are structs, with their types."""
     import msgspec
 
-    kinds = ((one.name, _struct(one.type)) for one in msgspec.structs.fields(spec))
+    kinds = ((member.name, _struct(member.type)) for member in msgspec.structs.fields(spec))
     return tuple((name, kind) for name, kind in kinds if kind is not None)
 
 
@@ -390,7 +398,7 @@ def _struct(annotation: Any) -> "type[msgspec.Struct] | None":
 
 def _spec(annotation: Any) -> "type[msgspec.Struct] | None":
     extras = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    return next((one.spec for one in extras if isinstance(one, OptionsOf)), None)
+    return next((extra.spec for extra in extras if isinstance(extra, OptionsOf)), None)
 
 
 def _declared(annotation: Any) -> tuple[Any, list[Any]]:
@@ -399,7 +407,7 @@ def _declared(annotation: Any) -> tuple[Any, list[Any]]:
     if get_origin(annotation) is Annotated:
         annotation, *extras = get_args(annotation)
     if get_origin(annotation) in (Union, types.UnionType):
-        annotation = next(one for one in get_args(annotation) if one is not types.NoneType)
+        annotation = next(kind for kind in get_args(annotation) if kind is not types.NoneType)
     return annotation, extras
 
 
@@ -464,9 +472,9 @@ class Refusal(NamedTuple, Generic[T]):
 def refuse(rows: Iterable[Refusal[T]], about: T, **named: Any) -> None:
     """Raise UsageError for the first row that applies. `named`: further values for its texts."""
     for row in rows:
-        found = [condition(about) for condition in row.when]
-        if all(found):
-            given = [one for one in found if isinstance(one, list)]
+        results = [condition(about) for condition in row.when]
+        if all(results):
+            given = [result for result in results if isinstance(result, list)]
             option, other = (next(iter(flags), "") for flags in (*given, [], [])[:2])
             words = {**named, "option": option, "other": other}
             if given:

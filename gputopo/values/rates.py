@@ -41,12 +41,12 @@ def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict
     """
     return best(
         (
-            (gpu, one)
-            for one in judged(samples)
-            if one.kind == kind and one.pinned is not False and one.is_by_copy_engine
-            if (gpu := one.host_gpu) is not None and not is_far(one, gpu, machine)
+            (gpu, sample)
+            for sample in judged(samples)
+            if sample.kind == kind and sample.pinned is not False and sample.is_by_copy_engine
+            if (gpu := sample.host_gpu) is not None and not is_far(sample, gpu, machine)
         ),
-        lambda one: one.rate,
+        lambda sample: sample.rate,
     )
 
 
@@ -60,25 +60,25 @@ def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None)
 
     Copies that the destination's copy engine reads are used only if no pair has others.
     """
-    found = [
-        (pair, one)
-        for one in judged(samples)
-        if (pair := one.pair) and one.kind == kind and (kind != "bidirectional" or one.path == path)
+    copies = [
+        (pair, sample)
+        for sample in judged(samples)
+        if (pair := sample.pair) and sample.kind == kind and (kind != "bidirectional" or sample.path == path)
     ]
-    written = [(pair, one) for pair, one in found if one.is_by_copy_engine]
-    read = [(pair, one) for pair, one in found if one.method == "copy_engine_read"]
-    return best(written or read, lambda one: one.rate)
+    written = [(pair, sample) for pair, sample in copies if sample.is_by_copy_engine]
+    read = [(pair, sample) for pair, sample in copies if sample.method == "copy_engine_read"]
+    return best(written or read, lambda sample: sample.rate)
 
 
 def ends_of_groups(samples: Iterable[Sample]) -> dict[str | None, set[End]]:
     """Return the ends of the copies of each group: two ends if one GPU copied with the host, or one pair."""
-    by_group = grouped((one.group, end) for one in samples for end in one.ends)
+    by_group = grouped((sample.group, end) for sample in samples for end in sample.ends)
     return {group: set(ends) for group, ends in by_group.items()}
 
 
 def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:
     """Return whether the host memory of a copy is known to be on another NUMA node than the GPU."""
-    near = next((one.numa_node for one in machine.gpus if one.index == gpu), None)
+    near = next((other_gpu.numa_node for other_gpu in machine.gpus if other_gpu.index == gpu), None)
     nodes = (sample.numa_node, sample.source.node, sample.destination.node)
     known = [node for node in nodes if node is not None]
     return near is not None and near >= 0 and known[:1] not in ([], [near])
@@ -142,21 +142,21 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     driver.
     """
     samples = bandwidth.samples if bandwidth else ()
-    ways = grouped(((a, b), (path, one)) for (a, b, path), one in single_paths(samples).items())
+    ways = grouped(((a, b), (path, sample)) for (a, b, path), sample in single_paths(samples).items())
     one_way = {pair: _speed_of(dict(copies)) for pair, copies in ways.items()}
     at_once = {pair: _speed_of(copies) for pair, copies in _both_at_once(samples).items()}
-    found: dict[Pair, PairSpeed] = {}
+    speeds: dict[Pair, PairSpeed] = {}
     for a, b in sorted({(min(pair), max(pair)) for pair in (*one_way, *at_once)}):
         if (a, b) in one_way and (b, a) in one_way:
-            found[a, b] = min(one_way[a, b], one_way[b, a], key=lambda one: one.gb_per_s)
+            speeds[a, b] = min(one_way[a, b], one_way[b, a], key=lambda speed: speed.gb_per_s)
         elif (a, b) in at_once:
-            found[a, b] = at_once[a, b]
-    return found
+            speeds[a, b] = at_once[a, b]
+    return speeds
 
 
 def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
     """Return the speed by the faster path, in one direction."""
-    rates = {path: one.one_way_rate for path, one in copies.items()}
+    rates = {path: sample.one_way_rate for path, sample in copies.items()}
     path = max((path for path in _PATHS if path in rates), key=lambda path: rates[path])
     fastest = copies[path]
     runs = () if fastest.runs_agree else tuple(fastest.run_values)
@@ -167,9 +167,9 @@ def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
 def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
     """Return the sample to use for each direction and path: source, destination, path."""
     ways: list[tuple[tuple[int, int, Path], Sample]] = [
-        ((*pair, "direct" if one.kind == "p2p_direct" else "staged"), one)
-        for pair, one in _between_gpus(samples)
-        if one.kind != "bidirectional"
+        ((*pair, "direct" if sample.kind == "p2p_direct" else "staged"), sample)
+        for pair, sample in _between_gpus(samples)
+        if sample.kind != "bidirectional"
     ]
     return best(ways, _rank)
 
@@ -179,26 +179,31 @@ def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sam
 
     If there are two rates, one for each GPU given first, it is the lower one.
     """
-    copies = [((pair, one.path), one) for pair, one in _between_gpus(samples) if one.kind == "bidirectional"]
-    by_pair = grouped(((min(pair), max(pair)), one) for (pair, _), one in best(copies, _rank).items())
+    copies = [
+        ((pair, sample.path), sample)
+        for pair, sample in _between_gpus(samples)
+        if sample.kind == "bidirectional"
+    ]
+    by_pair = grouped(((min(pair), max(pair)), sample) for (pair, _), sample in best(copies, _rank).items())
     return {
-        pair: best(((one.path, one) for one in ways), lambda one: -one.rate) for pair, ways in by_pair.items()
+        pair: best(((sample.path, sample) for sample in ways), lambda sample: -sample.rate)
+        for pair, ways in by_pair.items()
     }
 
 
 def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
     """Return valid copies between two GPUs that ran by themselves; by kernels only without others."""
-    found = [
-        (pair, one)
-        for one in samples
-        if one.kind in ("p2p_direct", "p2p_staged", "bidirectional")
-        and one.group is None
-        and one.invalid is None
-        and (pair := one.pair) is not None
-        and 0.0 < one.rate < inf
+    copies = [
+        (pair, sample)
+        for sample in samples
+        if sample.kind in ("p2p_direct", "p2p_staged", "bidirectional")
+        and sample.group is None
+        and sample.invalid is None
+        and (pair := sample.pair) is not None
+        and 0.0 < sample.rate < inf
     ]
-    by_engine = [(pair, one) for pair, one in found if one.method not in KERNELS]
-    return [(pair, one) for pair, one in found if one.is_by_copy_engine] or by_engine or found
+    by_engine = [(pair, sample) for pair, sample in copies if sample.method not in KERNELS]
+    return [(pair, sample) for pair, sample in copies if sample.is_by_copy_engine] or by_engine or copies
 
 
 def _rank(sample: Sample) -> tuple[bool, float]:

@@ -77,9 +77,9 @@ def same(path: str, a: Any, b: Any) -> bool:
     pairs = [(link, links[link["link"]]) for link in a if link["link"] in links]
     unknown: tuple[Any, ...] = (None, {})
     return all(
-        one[fact] == other[fact] or one[fact] in unknown or other[fact] in unknown
-        for one, other in pairs
-        for fact in one.keys() & other.keys()
+        left[fact] == right[fact] or left[fact] in unknown or right[fact] in unknown
+        for left, right in pairs
+        for fact in left.keys() & right.keys()
     )
 
 
@@ -139,5 +139,5 @@ def _of_gpu(sample: Sample, index: int) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a value as JSON returns it."""
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value

@@ -62,9 +62,9 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
     """
     wanted = str(kind.__struct_config__.tag)
     try:
-        found = msgspec.json.decode(data, type=_Head).schema
-        if found is not None and found != wanted:
-            raise _other_schema(origin, found, wanted)
+        tag = msgspec.json.decode(data, type=_Head).schema
+        if tag is not None and tag != wanted:
+            raise _other_schema(origin, tag, wanted)
         return msgspec.json.decode(data, type=kind, dec_hook=from_text)
     except msgspec.ValidationError as error:
         raise InputError(
@@ -159,7 +159,7 @@ def _escaped(document: bytes) -> bytes:
     """Return JSON with characters escaped that affect a terminal. These occur in strings only."""
     if document.isascii() and b"\x7f" not in document:
         return document
-    return _UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", document.decode()).encode()
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", document.decode()).encode()
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

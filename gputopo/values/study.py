@@ -29,33 +29,33 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of(self) -> Measurement:
         """The first run with a figure, else the first run. All runs have the same conditions."""
-        return next((one for one in self.runs if one.is_measured), self.runs[0])
+        return next((run for run in self.runs if run.is_measured), self.runs[0])
 
     @property
     def counted(self) -> list[Measurement]:
         """The complete runs; without unreliable ones, if there are others."""
-        measured = [one for one in self.runs if one.is_measured]
-        return [one for one in measured if one.spoilt is None] or measured
+        measured = [run for run in self.runs if run.is_measured]
+        return [run for run in measured if run.spoilt is None] or measured
 
     @property
     def repeats(self) -> tuple[float, ...]:
         """Images/sec of the complete runs; without unreliable ones, if there are others."""
-        return tuple(one.images_per_sec or 0.0 for one in self.counted)
+        return tuple(run.images_per_sec or 0.0 for run in self.counted)
 
     @property
     def spoilt(self) -> str | None:
         """Why its figure is not reliable enough for a verdict, None if it is."""
-        return next((one.spoilt for one in self.counted), None)
+        return next((run.spoilt for run in self.counted), None)
 
     @property
     def failed(self) -> tuple[str, ...]:
         """Reasons of the runs without a figure."""
-        return tuple(one.reason or one.status for one in self.runs if not one.is_measured)
+        return tuple(run.reason or run.status for run in self.runs if not run.is_measured)
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources of its runs."""
-        return tuple(one.source for one in self.runs)
+        return tuple(run.source for run in self.runs)
 
     @property
     def contradicts(self) -> bool:
@@ -346,7 +346,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
 def stated(some: Iterable[Measurement], name: str) -> frozenset[Any]:
     """Return the values of a condition; None if a run does not report it."""
-    return frozenset(getattr(one, name) for one in some)
+    return frozenset(getattr(measurement, name) for measurement in some)
 
 
 _NEVER = frozenset({"backend", "dataset", "gpus", "n_gpus"})
@@ -362,9 +362,13 @@ def varying(cells: Iterable[Cell]) -> tuple[str, ...]:
     names = [name for name in CONDITIONS if name not in _NEVER and len(stated(some, name)) > 1]
     if "machine" in names:
         known = {
-            name: {(one.machine, value) for one in some if (value := getattr(one, name)) is not None}
+            name: {
+                (measurement.machine, value)
+                for measurement in some
+                if (value := getattr(measurement, name)) is not None
+            }
             for name in _WITH_MACHINE
         }
-        own = {name for name, pairs in known.items() if len(pairs) == len(dict(pairs))}
-        names = [name for name in names if name not in own]
+        of_machine = {name for name, pairs in known.items() if len(pairs) == len(dict(pairs))}
+        names = [name for name in names if name not in of_machine]
     return tuple(name for name in CONDITIONS if name in names or name == "model")

@@ -75,7 +75,7 @@ def _cifar10(name: str, build: Build, batches: tuple[int, int], **more: Any) -> 
 @functools.cache
 def known_architectures() -> Mapping[str, Architecture]:
     """Return the networks by name, in the order of the page."""
-    found = [
+    architectures = [
         _imagenet("trivial", networks.trivial, 227, (32, 32), gain=1.0),
         _imagenet("lenet", networks.lenet, 28, (32, 32), gain=1.0),
         _imagenet("alexnet", networks.alexnet, 227, (512, 16), gain=1.0),
@@ -85,31 +85,33 @@ def known_architectures() -> Mapping[str, Architecture]:
         _imagenet("inception4", networks.inception4, 299, (32, 2)),
     ]
     for name, repeats in _VGGS.items():
-        found.append(_imagenet(name, networks.vgg(repeats), 224, (64, 2), gain=1.0))
+        architectures.append(_imagenet(name, networks.vgg(repeats), 224, (64, 2), gain=1.0))
     versions: tuple[tuple[str, networks.Version], ...] = (("", "v1"), ("_v1.5", "v1.5"), ("_v2", "v2"))
     for name, depths in _RESNETS.items():
         batches = (64, 8) if name == "resnet50" else (32, 4)
         for ending, version in versions:
             build = networks.resnet(depths, version)
-            found.append(_imagenet(name + ending, build, 224, batches, learning_rate=_RESNET_RATE))
-    found.append(_cifar10("alexnet-cifar10", networks.alexnet_cifar10, (128, 64), gain=1.0))
-    found.append(_cifar10("trivial-cifar10", networks.trivial, (32, 32), gain=1.0, learning_rate=0.005))
+            architectures.append(_imagenet(name + ending, build, 224, batches, learning_rate=_RESNET_RATE))
+    architectures.append(_cifar10("alexnet-cifar10", networks.alexnet_cifar10, (128, 64), gain=1.0))
+    architectures.append(
+        _cifar10("trivial-cifar10", networks.trivial, (32, 32), gain=1.0, learning_rate=0.005)
+    )
     for name, depth in _CIFAR_RESNETS.items():
         for ending, version in (versions[0], versions[2]):
-            found.append(_cifar10(name + ending, networks.cifar10_resnet(depth, version), (128, 64)))
+            architectures.append(_cifar10(name + ending, networks.cifar10_resnet(depth, version), (128, 64)))
     for name, (layers, growth, millions) in _DENSENETS.items():
         note = (
             f"about a third of the {millions} M parameters in the paper, because each transition layer keeps "
             "only 2 x growth-rate channels"
         )
-        found.append(_cifar10(name, networks.densenet(layers, growth), (64, 8), note=note))
+        architectures.append(_cifar10(name, networks.densenet(layers, growth), (64, 8), note=note))
     examples: dict[str, Any] = {"learning_rate": 1e-4, "gain": 1.0}
     source = "Keras example cifar10_cnn"
-    found.append(
+    architectures.append(
         _cifar10("cifar10-cnn", networks.cifar10_cnn, (32, 32), classes=10, source=source, **examples)
     )
     shape, source = (1, 1, 8000), "kuza55/keras-extras example"
-    found.append(
+    architectures.append(
         Architecture(
             "mlp",
             networks.perceptron,
@@ -123,4 +125,4 @@ def known_architectures() -> Mapping[str, Architecture]:
             **examples,
         )
     )
-    return {architecture.name: architecture for architecture in found}
+    return {architecture.name: architecture for architecture in architectures}

@@ -194,15 +194,15 @@ class _Tower:
 
         with tf.name_scope(self._scope):
             with tf.control_dependencies([times.started]):
-                own = step.rows_on(times.device, images, slice(rows.first, rows.first + rows.batch))
+                tower_images = step.rows_on(times.device, images, slice(rows.first, rows.first + rows.batch))
                 self._weights = [on(times.device, value) for value in read(step.placement.places[0])]
                 state = read_state(step.placement, 0, times.device)
-            gate = times.weights_arrived([*self._weights, own])
+            gate = times.weights_arrived([*self._weights, tower_images])
             self._tape = tf.GradientTape(watch_accessed_variables=False)
             with tf.control_dependencies(gate), tf.device(times.device), self._tape:
                 self._tape.watch(self._weights)
                 self.logits, self.added, self.state = step.math.compiled(forward)(
-                    number, own, self._weights, state
+                    number, tower_images, self._weights, state
                 )
             times.done([self.logits])
 

@@ -173,7 +173,7 @@ class Hosts:
         """Add the exchange time: this host had the sums at `there_s`. The other hosts' times are unknown."""
         sums_s = max(float(there_s - outcome.marks[:, 2].max()), 0.0)
         of_hosts = {rank: sums_s if rank == self._rank else None for rank in self._ranks}
-        exchange = tuple(HostExchange(rank=rank, sums_s=own) for rank, own in of_hosts.items())
+        exchange = tuple(HostExchange(rank=rank, sums_s=seconds) for rank, seconds in of_hosts.items())
         return dataclasses.replace(outcome, exchange=exchange)
 
     def observers(self, emit: Emit) -> list[Observer]:
@@ -185,15 +185,15 @@ class Hosts:
         values_of_first = []
         for value in values:
             with tf.device(self._cpu):
-                own = tf.identity(value)
+                copied = tf.identity(value)
                 if self._rank == 0:
                     send = tf.raw_ops.CollectiveBcastSendV2
-                    values_of_first.append(send(input=own, **self._keys(), communication_hint="ring"))
+                    values_of_first.append(send(input=copied, **self._keys(), communication_hint="ring"))
                 else:
                     receive = tf.raw_ops.CollectiveBcastRecvV2
-                    shape = tf.constant(own.shape.as_list(), tf.int32)
+                    shape = tf.constant(copied.shape.as_list(), tf.int32)
                     values_of_first.append(
-                        receive(shape=shape, T=own.dtype, **self._keys(), communication_hint="ring")
+                        receive(shape=shape, T=copied.dtype, **self._keys(), communication_hint="ring")
                     )
         return values_of_first
 

@@ -105,12 +105,12 @@ class StrategyStep(GraphStep):
         """Take one step."""
         fed = self.source.feed(number)
         made = self.graph(tf.constant(number, tf.int64), self.of_host(), *fed)
-        losses, begin, marks, of_hosts, own, _ = made
+        losses, begin, marks, of_hosts, clocks, _ = made
         began = begin.numpy()
         outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self.spec))
         if self.hosts is None:
             return outcome
-        there, ended = own.numpy().tolist()
+        there, ended = clocks.numpy().tolist()
         return self.hosts.exchanged(self.hosts.adapted(outcome, of_hosts.numpy(), ended), there - began)
 
     def check_variables(self) -> dict[str, int]:
@@ -147,7 +147,7 @@ class StrategyStep(GraphStep):
                 # The time when all sums were on this host's devices; if it is the only one, do not wait.
                 places = zip(zip(*totals, strict=True), self._devices, strict=True)
                 there = clock(
-                    [self.marks.arrived(own, device) for own, device in places] if self.hosts else []
+                    [self.marks.arrived(total, device) for total, device in places] if self.hosts else []
                 )
                 updates = self.updater.update(list(zip(*totals, strict=True)), number)
                 first = [local(state)[0] for state in states]
@@ -163,12 +163,12 @@ class StrategyStep(GraphStep):
                 ]
             )
             rows = rows if self.hosts is None else self.hosts.of_all_towers(rows)
-            own = tf.stack([there, clock([rows])])
+            clocks = tf.stack([there, clock([rows])])
             with tf.control_dependencies(updates):
                 loss, of_marks, of_hosts = map(tf.identity, tf.split(rows, (1, 3, 2), axis=1))
                 probes = tf.add_n(self.marks.probes)
             losses = tf.cast(tf.reshape(loss, (-1,)), tf.float32)
-            return losses, tf.identity(begin), of_marks, of_hosts, own, probes
+            return losses, tf.identity(begin), of_marks, of_hosts, clocks, probes
 
     def read(self, place: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
         """Read a replica's own copies, or copy the server's variables to its device."""
@@ -188,8 +188,10 @@ class StrategyStep(GraphStep):
         with self._strategy.scope():
             sums = []
             for of_towers in values:
-                one = self._strategy.run(lambda own=of_towers: own[_tower() - self._first])
-                total = self._strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, one, self._trained[0])
+                per_replica = self._strategy.run(lambda tensors=of_towers: tensors[_tower() - self._first])
+                total = self._strategy.extended.reduce_to(
+                    tf.distribute.ReduceOp.SUM, per_replica, self._trained[0]
+                )
                 sums.append(list(self._strategy.experimental_local_results(total)))
         return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
 

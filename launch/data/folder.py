@@ -85,7 +85,11 @@ def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
         if data.form == "tfrecord":
             max_records = 1 if sum(sizes) > WALKED_BYTES else None
             walked = ((file, walk(file, max_records=max_records)) for file in files)
-            return [(file, it.records, it.damage) for file, it in walked if it.damage is not None]
+            return [
+                (file, framing.records, framing.damage)
+                for file, framing in walked
+                if framing.damage is not None
+            ]
     except OSError as error:
         raise _unreadable(data.folder, error) from error
     return [
@@ -184,7 +188,10 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
 def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
     """Return CIFAR-10 in the form with more files, or in the binary form if the numbers are equal."""
     versions: dict[Form, dict[Subset, tuple[Path, ...]]] = {
-        form: {subset: tuple(folder / name for name in of if name in listed) for subset, of in names.items()}
+        form: {
+            subset: tuple(folder / name for name in wanted if name in listed)
+            for subset, wanted in names.items()
+        }
         for form, names in _CIFAR.items()
     }
     counts = {form: sum(map(len, files.values())) for form, files in versions.items()}
@@ -194,9 +201,11 @@ def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
     notices = []
     if all(counts.values()):
         notices.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
-    got, of = len(versions[form]["train"]), len(_CIFAR[form]["train"])
-    if 0 < got < of:
-        notices.append(f"{folder} has {got} of {of} training files: images of the missing files are skipped.")
+    got, expected = len(versions[form]["train"]), len(_CIFAR[form]["train"])
+    if 0 < got < expected:
+        notices.append(
+            f"{folder} has {got} of {expected} training files: images of the missing files are skipped."
+        )
     return DataFolder("cifar10", form, folder, versions[form], tuple(notices))
 
 
@@ -248,27 +257,27 @@ def listed(path: Path | str, name: str, subset: Subset) -> Listing:
         return Listing({}, f"{error.filename} cannot be read: {error.strerror}")
 
 
-def require_same(path: Path, subset: Subset, own: Listing, others: Mapping[str, Listing]) -> None:
-    """Raise InputError if a host's files differ from rank 0's (`own`). `others`: by a text for each host."""
-    differences = {host: _difference(path, subset, own, there, host) for host, there in others.items()}
+def require_same(path: Path, subset: Subset, listing: Listing, others: Mapping[str, Listing]) -> None:
+    """Raise InputError if a host's files differ from rank 0's `listing`. `others`: by a text per host."""
+    differences = {host: _difference(path, subset, listing, there, host) for host, there in others.items()}
     hosts = [host for host, difference in differences.items() if difference is not None]
     if hosts:
         also = f"; the same on {', '.join(hosts[1:])}" if hosts[1:] else ""
         raise InputError(f"{differences[hosts[0]]}{also}", _HINT)
 
 
-def _difference(path: Path, subset: Subset, own: Listing, there: Listing, host: str) -> str | None:
+def _difference(path: Path, subset: Subset, listing: Listing, there: Listing, host: str) -> str | None:
     if there.error is not None:
         return f"host {host}: {there.error}"
-    lacking = sorted(own.sizes.keys() - there.sizes.keys())
+    lacking = sorted(listing.sizes.keys() - there.sizes.keys())
     if lacking:
-        got = len(own.sizes) - len(lacking)
-        return f"host {host} has {got} of the {len(own.sizes)} {subset} files in {path}: {_such(lacking)}"
-    more = sorted(there.sizes.keys() - own.sizes.keys())
+        got = len(listing.sizes) - len(lacking)
+        return f"host {host} has {got} of the {len(listing.sizes)} {subset} files in {path}: {_such(lacking)}"
+    more = sorted(there.sizes.keys() - listing.sizes.keys())
     if more:
-        has = f"{len(own.sizes)} of the {len(there.sizes)} {subset} files that host {host} has in {path}"
+        has = f"{len(listing.sizes)} of the {len(there.sizes)} {subset} files that host {host} has in {path}"
         return f"rank 0 has {has}: {_such(more)}"
-    for name, size in own.sizes.items():
+    for name, size in listing.sizes.items():
         if there.sizes[name] != size:
             return f"{path / name} has {there.sizes[name]} bytes on host {host}, and {size} on rank 0"
     return None

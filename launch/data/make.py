@@ -221,7 +221,7 @@ def _write_cifar10(folder: Path, train: Sequence[int], validation: Sequence[int]
     def write(name: str, numbers: Iterable[int]) -> None:
         pictures = [draw(number) for number in numbers]
         side = cifar_files.SIDE
-        pixels = np.array([stretched(own, side, side) for own, _ in pictures]).reshape(-1, side, side, 3)
+        pixels = np.array([stretched(image, side, side) for image, _ in pictures]).reshape(-1, side, side, 3)
         labels = np.array([klass for _, klass in pictures], np.uint8)
         cifar_files.write_binary(folder / name, cifar_files.to_planes(pixels.astype(np.uint8)), labels)
 

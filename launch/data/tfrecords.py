@@ -70,9 +70,9 @@ def masked_crc(data: bytes) -> int:
 def _table() -> tuple[int, ...]:
     """Return the CRC-32C of each single byte."""
 
-    def of(crc: int) -> int:
+    def of_byte(crc: int) -> int:
         for _ in range(8):
             crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
         return crc
 
-    return tuple(map(of, range(256)))
+    return tuple(map(of_byte, range(256)))

@@ -123,7 +123,12 @@ def _own_addresses() -> list[str]:
     import psutil
 
     families = (socket.AF_INET, socket.AF_INET6)
-    return [one.address for card in psutil.net_if_addrs().values() for one in card if one.family in families]
+    return [
+        address.address
+        for card in psutil.net_if_addrs().values()
+        for address in card
+        if address.family in families
+    ]
 
 
 def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
@@ -134,12 +139,20 @@ def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
     """
     import psutil
 
-    own = (one for one in psutil.net_connections("tcp") if one.pid == os.getpid())
-    ports = sorted({one.laddr[1] for one in own if one.laddr and one.status == psutil.CONN_LISTEN})
-    here = [str(one) for one in map(_ip, _own_addresses()) if not (one.is_loopback or one.is_link_local)]
+    connections = (
+        connection for connection in psutil.net_connections("tcp") if connection.pid == os.getpid()
+    )
+    ports = sorted(
+        {
+            connection.laddr[1]
+            for connection in connections
+            if connection.laddr and connection.status == psutil.CONN_LISTEN
+        }
+    )
+    ips = [str(ip) for ip in map(_ip, _own_addresses()) if not (ip.is_loopback or ip.is_link_local)]
     where = [f"{of_this_host} ({', '.join(map(str, ports))})"]
     where += [f"{host} ({address.rpartition(':')[2]})" for host, address in others]
-    reached = f" (here {listed(here, 'and')})" if here else ""
+    reached = f" (here {listed(ips, 'and')})" if ips else ""
     return (
         f"TensorFlow listens on ports of {listed(where, 'and')}, on all interfaces{reached}, and does not "
         "authenticate clients: "

@@ -92,10 +92,10 @@ def _run(command: list[str], environ: Mapping[str, str], came: int) -> int:
 
 def _line(handle: int) -> bytes:
     """Read a line byte by byte, so that the bytes after it stay in the pipe."""
-    found = b""
+    line = b""
     while (byte := os.read(handle, 1)) not in (b"", b"\n"):
-        found += byte
-    return found
+        line += byte
+    return line
 
 
 def _write(text: str) -> bool:

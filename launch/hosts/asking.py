@@ -192,7 +192,7 @@ def _late(host: str, within_s: float) -> HardwareError:
     )
 
 
-def at_once(do: Callable[[K], T], of: Sequence[K]) -> list[T]:
+def at_once(do: Callable[[K], T], items: Sequence[K]) -> list[T]:
     """Return the results of a function for each item, in order; the calls run concurrently."""
-    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(of)))) as pool:
-        return list(pool.map(do, of))
+    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(items)))) as pool:
+        return list(pool.map(do, items))

@@ -196,13 +196,13 @@ class HostProcess:
     ) -> bytes:
         """Return its output until it ends or is complete, or until `within_s` seconds or `most` bytes."""
         assert self._process.stdout is not None
-        found, stdout = b"", self._process.stdout.fileno()
+        output, stdout = b"", self._process.stdout.fileno()
         until_s = time.monotonic() + within_s
         watched = select.poll()
         for handle in (stdout, self.stderr):
             watched.register(handle, select.POLLIN)
         is_open = True
-        while (is_open or not self.is_over) and len(found) <= most and not is_whole(found):
+        while (is_open or not self.is_over) and len(output) <= most and not is_whole(output):
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 break
@@ -212,14 +212,14 @@ class HostProcess:
                     ended = self.is_over
                 else:
                     data = os.read(stdout, _CHUNK_BYTES)
-                    found += data
+                    output += data
                     ended = not data
                     is_open = not ended
                 if ended:
                     watched.unregister(handle)
             if self.ended is not None:
                 until_s = min(until_s, time.monotonic() + END_S)
-        return found
+        return output
 
     def wait(self) -> int:
         """Wait until it ends, and return its exit code, 128 + n for signal n."""

@@ -126,7 +126,7 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
     names: dict[str, list[str]] = {}
     for host, number in zip(hosts, counts, strict=True):
         names.setdefault(f"{number}", []).append(host.name)
-    shares = ", ".join(f"{host_set(of)} {number}" for number, of in names.items())
+    shares = ", ".join(f"{host_set(alike)} {number}" for number, alike in names.items())
     return (f"the hosts train with unequal numbers of devices: {shares}",)
 
 

@@ -9,9 +9,9 @@ from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import GputopoError
 
 
-def network_of_file(found: Bandwidth, name: str) -> SavedNetwork:
+def network_of_file(bandwidth: Bandwidth, name: str) -> SavedNetwork:
     """Return the measurement between hosts from a file."""
-    return SavedNetwork(found, f"in {name}")
+    return SavedNetwork(bandwidth, f"in {name}")
 
 
 def saved_network(hosts: Sequence[Joining], request: Request) -> SavedNetwork | None:
@@ -21,7 +21,7 @@ def saved_network(hosts: Sequence[Joining], request: Request) -> SavedNetwork | 
     if request.no_history:
         return None
     try:
-        saved = BoxHistory().latest_network({one.name for one in hosts})
+        saved = BoxHistory().latest_network({host.name for host in hosts})
     except GputopoError as error:
         note(f"planned without the measured network: {error.what}")
         return None

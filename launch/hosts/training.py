@@ -156,7 +156,7 @@ def _lead(host: HostOfRun, job: Job, request: Request, lead: Lead) -> int:
         with contextlib.ExitStack() as claims:
             planned = host.plan(request, joined, claims)
             target = job.placed(planned.target)
-            target, spec = job.on_hosts(target, lambda one: runnable(job, one, options))
+            target, spec = job.on_hosts(target, lambda chosen: runnable(job, chosen, options))
             if options.dry_run:
                 rendezvous.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))

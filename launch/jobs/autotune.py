@@ -138,16 +138,16 @@ def claimable(
             yield candidate
 
 
-def _plan_with(winner: Trial, found: Autotune, before: Plan) -> Plan:
+def _plan_with(winner: Trial, outcome: Autotune, before: Plan) -> Plan:
     """Return the plan with the fastest placement as its choice. `before`: the plan that was measured."""
     plan = winner.target.plan
     alike = winner.candidate.gpus == before.choice.gpus
     reasons = before.choice.reasons if alike else winner.candidate.reasons
-    choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(found), *reasons))
+    choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(outcome), *reasons))
     others = tuple(candidate for candidate in before.candidates if candidate != winner.candidate)
     prediction = plan.prediction
     if prediction is not None:
         prediction = msgspec.structs.replace(prediction, margin=None)
     return msgspec.structs.replace(
-        plan, choice=choice, candidates=(choice, *others), prediction=prediction, autotune=found
+        plan, choice=choice, candidates=(choice, *others), prediction=prediction, autotune=outcome
     )

@@ -255,8 +255,8 @@ def _count(count: Callable[[], "Workload | int"], answers: Connection) -> None:
     answers.send_bytes(msgspec.json.encode(answer))
 
 
-def _counted(found: "Workload | int") -> Sized:
-    return _nearest(found) if isinstance(found, int) else Sized(OWN, found)
+def _counted(answer: "Workload | int") -> Sized:
+    return _nearest(answer) if isinstance(answer, int) else Sized(OWN, answer)
 
 
 def _nearest(parameters: int) -> Sized:

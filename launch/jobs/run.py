@@ -134,10 +134,10 @@ def try_batch(spec: RunSpec, batch_size: BatchSize, folder: RunFolder, workers: 
     return False if record.failure.kind == failure.OUT_OF_MEMORY else None
 
 
-def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> str:
-    """Remedy from the search. `found`: a batch that fits, or None. `failed`: the smallest that does not."""
-    if found is not None:
-        return f"use --batch-size {as_typed(found)}: the largest that fits (found by halving)"
+def remedy(spec: RunSpec, fitting: BatchSize | None, failed: BatchSize | None) -> str:
+    """Remedy from the search. `fitting`: a batch that fits, or None. `failed`: the smallest that does not."""
+    if fitting is not None:
+        return f"use --batch-size {as_typed(fitting)}: the largest that fits (found by halving)"
     if failed is None:
         return failure.less_memory(spec)
     if halved(failed) != failed:

@@ -143,7 +143,7 @@ def _plan_sweep(
 
 
 def _run_cells(
-    found: Sweep,
+    state: Sweep,
     matrix: Matrix,
     planned: Planned,
     machine: Machine,
@@ -153,17 +153,17 @@ def _run_cells(
     display: Display,
 ) -> tuple[Sweep, int]:
     """Run the cells; return the sweep and a signal's exit code (0: none). `on_cell`: gets each ended cell."""
-    pause = _pause(found, machine if found.backend == "gpu" else None)
+    pause = _pause(state, machine if state.backend == "gpu" else None)
 
     def ended(cell: SweepCell, result: Result, now: Sweep) -> None:
         remember(result, folder / cell.folder, machine)
         on_cell(cell, now)
 
-    numbers = [cell.number for cell in matrix.ordered(found.cells, found.seed)]
-    schema.write(folder / FILE, found)
-    _make_data(found, folder)
+    numbers = [cell.number for cell in matrix.ordered(state.cells, state.seed)]
+    schema.write(folder / FILE, state)
+    _make_data(state, folder)
     return sweep.run_cells(
-        found,
+        state,
         numbers,
         planned.trials,
         folder,
@@ -174,7 +174,7 @@ def _run_cells(
     )
 
 
-def _pause(found: Sweep, machine: Machine | None) -> Pause:
+def _pause(state: Sweep, machine: Machine | None) -> Pause:
     """Return the wait before each cell, which also measures GPU temperatures and the load of the host."""
     from gputopo.probes import RunWatch
 
@@ -195,16 +195,16 @@ def _pause(found: Sweep, machine: Machine | None) -> Pause:
         time.sleep(LOAD_S)
         return reader.read().other_cpu_share
 
-    return Pause(found.cool_down_s, found.cool_down_c, hottest, other_share)
+    return Pause(state.cool_down_s, state.cool_down_c, hottest, other_share)
 
 
-def _make_data(found: Sweep, folder: Path) -> None:
+def _make_data(state: Sweep, folder: Path) -> None:
     """Generate the image folders that cells need, each in another process, which loads TensorFlow.
 
     Raises HardwareError if a folder cannot be generated.
     """
 
-    for name in made_data(found):
+    for name in made_data(state):
         place = folder / DATA / name
         if place.exists():
             continue

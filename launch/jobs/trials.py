@@ -164,14 +164,14 @@ def tune(trials: Sequence[Trial], folder: Path) -> tuple[Autotune, int]:
     def measure(place: int, number: int) -> TimedRun | str:
         path = folder / AUTOTUNE_RUNS / f"{number}-{place + 1}"
         # Another placement must not be timed under this one's name.
-        found = timed(run_trial(trials[place], path, may_replan=False))
-        to_stderr(f"{autotune_run_line(number, trials[place].candidate, found)}\n")
-        return found
+        run = timed(run_trial(trials[place], path, may_replan=False))
+        to_stderr(f"{autotune_run_line(number, trials[place].candidate, run)}\n")
+        return run
 
     with until_stopped() as ending:
         race.run(measure, budget)
     with signals.deferred():
-        found = Autotune(
+        outcome = Autotune(
             winner=race.leader,
             settled="stopped" if ending.code else race.settled,
             measured=tuple(
@@ -188,5 +188,5 @@ def tune(trials: Sequence[Trial], folder: Path) -> tuple[Autotune, int]:
             batch_size=trials[0].spec.batch_size,
         )
         folder.mkdir(parents=True, exist_ok=True)
-        schema.write(folder / FILE, found)
-    return found, ending.code
+        schema.write(folder / FILE, outcome)
+    return outcome, ending.code

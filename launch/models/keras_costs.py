@@ -106,8 +106,8 @@ class _Counted:
                 carried = _carried(inner) if "While" in operation.type else set[str]()
                 self._follow(
                     inner,
-                    {own.name for own, name in given if name in features} | carried,
-                    {own.name: variables.get(name, set()) for own, name in given},
+                    {tensor.name for tensor, name in given if name in features} | carried,
+                    {tensor.name: variables.get(name, set()) for tensor, name in given},
                 )
             elif operation.outputs and operation.outputs[0].dtype.is_floating:
                 self._count(operation, used, features)

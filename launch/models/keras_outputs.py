@@ -72,12 +72,12 @@ class Head:
 
 def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
     """Return the meaning of a model's outputs, whose last activation is `ending`."""
-    own = model.loss if getattr(model, "compiled", False) else None
-    if own is not None:
+    keras_loss = model.loss if getattr(model, "compiled", False) else None
+    if keras_loss is not None:
         for sparse in (True, False):
-            compiled = _per_example(own, sparse=sparse)
+            compiled = _per_example(keras_loss, sparse=sparse)
             if compiled is not None and _fits(compiled, classes, sparse=sparse):
-                return Head(classes, ending, compiled, _name(own), sparse)
+                return Head(classes, ending, compiled, _name(keras_loss), sparse)
     return Head(classes, ending)
 
 
@@ -108,15 +108,15 @@ def ending_of(output: Tensor) -> Ending:
     )
 
 
-def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":
+def _per_example(keras_loss: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":
     """Return a Keras loss as a function of (labels, outputs) that gives the loss of each example.
 
     Return None if it is not a Keras loss, or takes labels of the other kind (`sparse`: class numbers).
     """
-    if ("sparse" in _name(own).lower()) != sparse:
+    if ("sparse" in _name(keras_loss).lower()) != sparse:
         return None
     try:
-        loss = keras.losses.get(own)  # an instance or a function as it is
+        loss = keras.losses.get(keras_loss)  # an instance or a function as it is
     except ValueError:
         return None
     if isinstance(loss, keras.losses.Loss):
@@ -136,5 +136,5 @@ def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: boo
     return tuple(losses.shape) == (2,) and bool(tf.reduce_all(tf.math.is_finite(losses)))
 
 
-def _name(own: Any) -> str:
-    return str(own if isinstance(own, str) else getattr(own, "__name__", None) or type(own).__name__)
+def _name(loss: Any) -> str:
+    return str(loss if isinstance(loss, str) else getattr(loss, "__name__", None) or type(loss).__name__)

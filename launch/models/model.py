@@ -93,9 +93,9 @@ def loss_of(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
 
     A model may have its own `losses(logits, labels)`.
     """
-    own = getattr(model, "losses", None)
-    if own is not None:
-        return own(logits, labels)
+    losses = getattr(model, "losses", None)
+    if losses is not None:
+        return losses(logits, labels)
     if model.loss == "sigmoid":
         wanted = tf.cast(labels, tf.float32)
         return tf.nn.sigmoid_cross_entropy_with_logits(wanted, tf.reshape(logits, (-1,)))

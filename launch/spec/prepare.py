@@ -380,10 +380,10 @@ def _server_device(target: Target) -> str | None:
         return ps_device(choice, target.backend)
     if choice.ps_device is not None and choice.ps_device.startswith(HOST_PS):
         return device_name("CPU", 0, rank_of_place(choice.ps_device, len(target.hosts)))
-    here = ps_device(choice, target.backend)
-    if here is None:
+    device = ps_device(choice, target.backend)
+    if device is None:
         return None
-    kind, _, number = here.removeprefix("/").partition(":")
+    kind, _, number = device.removeprefix("/").partition(":")
     return device_name(kind, int(number), 0)
 
 

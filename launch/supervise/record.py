@@ -68,14 +68,14 @@ class Looks:
             return self._taken(self._recent)
         if self._recent.is_due(self._clock()):
             judge, self._step = self._recent.take(self._clock())
-            found = self._found
-            self._start(lambda: found.put(self._look(judge)))
+            checks = self._found
+            self._start(lambda: checks.put(self._look(judge)))
         return ()
 
-    def end(self, found: Judgement) -> tuple[Event, ...]:
+    def end(self, judgement: Judgement) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to the earlier reports."""
         self._recent = None
-        return self._reports.end(found, time.time())
+        return self._reports.end(judgement, time.time())
 
     def _look(self, judge: Callable[[], Judgement]) -> _Found:
         began_s = time.thread_time()
@@ -86,17 +86,17 @@ class Looks:
 
     def _taken(self, recent: RecentSteps) -> tuple[Event, ...]:
         try:
-            found, seconds = self._found.get_nowait()
+            judged, seconds = self._found.get_nowait()
         except queue.Empty:
             return ()
         step, self._step = self._step or 0, None
-        if isinstance(found, Exception):
+        if isinstance(judged, Exception):
             self._recent = None
-            kind = type(found).__name__
-            says = f"Slow devices are only searched at the end, because judging failed ({kind}: {found})."
+            kind = type(judged).__name__
+            says = f"Slow devices are only searched at the end, because judging failed ({kind}: {judged})."
             return (Noticed(time_s=time.time(), says=says),)
         recent.took(self._clock(), seconds)
-        return self._reports.look(found, step, time.time())
+        return self._reports.look(judged, step, time.time())
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:

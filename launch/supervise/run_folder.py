@@ -72,11 +72,11 @@ def check_output(folder: str | Path | None) -> None:
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "use a new folder with --output")
     try:
-        found = next((name for name in _WRITTEN if (output / name).exists()), None)
+        written = next((name for name in _WRITTEN if (output / name).exists()), None)
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "use another --output") from error
-    if found is not None:
-        raise _taken(output, found)
+    if written is not None:
+        raise _taken(output, written)
 
 
 def create(

@@ -88,9 +88,9 @@ class GraphStep(Stepper):
         Return the first result of `work`, the weights, the second result of `work`, and the tower's marks
         [3]. `scope`: name scope of its ops; default: the tower's number in the present scope.
         """
-        own = self.spec.own_devices
-        place = tower - own[0].tower
-        device = own[place].device
+        devices = self.spec.own_devices
+        place = tower - devices[0].tower
+        device = devices[place].device
         with tf.name_scope(scope or f"tower_{tower}"):
             times = self.tower_clock(tower, device, start)
             with tf.control_dependencies([times.started]):

@@ -29,9 +29,9 @@ class HostClocks:
         """Return marks [towers, 3] in seconds since `begin`, the start of the step on rank 0's clock."""
         since: Array = marks - begin
         for rank, least in self._least.items():
-            own = self._ranks == rank
-            self._least[rank] = min(least, float(since[own].min()))
-            since[own] -= self._least[rank]
+            towers = self._ranks == rank
+            self._least[rank] = min(least, float(since[towers].min()))
+            since[towers] -= self._least[rank]
         return since
 
     def exchanges(self, begin: Array, since: Array, rows: Array) -> tuple[HostExchange, ...]:

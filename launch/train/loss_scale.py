@@ -60,7 +60,7 @@ class LossScale:
         Independent towers decide separately. Otherwise one non-finite gradient skips the step for all.
         `totals` and the `variables` that they change: [place][variable].
         """
-        flags = [_finite(own, changed) for own, changed in zip(totals, variables, strict=True)]
+        flags = [_finite(gradients, changed) for gradients, changed in zip(totals, variables, strict=True)]
         if self._own:
             return flags
         with tf.device(HOST):

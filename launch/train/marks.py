@@ -136,8 +136,8 @@ class HostMarks(HostClocks):
             host = device_name("CPU", 0, rank)
             made = [(total, total.device) for total in made_by.get(rank, ())]
             sums = [
-                marks.arrived(own, device.device)
-                for own, device in zip(totals, self._devices, strict=False)
+                marks.arrived(tower_sums, device.device)
+                for tower_sums, device in zip(totals, self._devices, strict=False)
                 if are_everywhere and device.rank == rank
             ]
             row = [
@@ -181,8 +181,8 @@ def exchange_of(
     """
     waits_for = {
         gradient.op: frozenset({device.rank})
-        for device, own in zip(devices, gradients, strict=True)
-        for gradient in own
+        for device, tower_gradients in zip(devices, gradients, strict=True)
+        for gradient in tower_gradients
     }
     everyone = frozenset(device.rank for device in devices)
     gathered: dict[tuple[int, int], dict[tuple[str, str], tuple[Tensor, str]]] = {}

@@ -148,14 +148,14 @@ class Updater:
             if self._scale is None:
                 return [
                     op
-                    for place, own in zip(places, ready, strict=True)
-                    for op in self.update_place(place, own, rate, update, early=early)
+                    for place, gradients in zip(places, ready, strict=True)
+                    for op in self.update_place(place, gradients, rate, update, early=early)
                 ]
             decisions = self._scale.decide(totals, [self._variables.places[place] for place in places])
             self._decisions |= zip(places, decisions, strict=True)
             ops = [
-                run_if(decision, partial(self.update_place, place, own, rate, update))
-                for place, own, decision in zip(places, ready, decisions, strict=True)
+                run_if(decision, partial(self.update_place, place, gradients, rate, update))
+                for place, gradients, decision in zip(places, ready, decisions, strict=True)
             ]
             return ops + self._scale.settle(decisions, first=first)
 
@@ -219,21 +219,21 @@ class Updater:
         ready = []
         for place, gradients in zip(places, totals, strict=True):
             variables = self._variables.places[place]
-            own = list(gradients)
+            sums = list(gradients)
             for number, variable in enumerate(variables if decay else ()):
-                with tf.device(variable.device), tf.control_dependencies([own[number]]):  # else long before
-                    own[number] += decay * variable.read_value()
+                with tf.device(variable.device), tf.control_dependencies([sums[number]]):  # else long before
+                    sums[number] += decay * variable.read_value()
             if self._spec.gradient_clip is not None:
                 limit = self._spec.gradient_clip
-                own = _each(variables, own, lambda x: tf.clip_by_value(x, -limit, limit))  # noqa: B023
+                sums = _each(variables, sums, lambda x: tf.clip_by_value(x, -limit, limit))  # noqa: B023
             if self._spec.gradient_clip_norm is not None:
                 if factor is None or self._independent:
                     norm = self._spec.gradient_clip_norm
-                    squares = _each(variables, own, lambda x: tf.reduce_sum(tf.square(x)))
+                    squares = _each(variables, sums, lambda x: tf.reduce_sum(tf.square(x)))
                     with tf.device(HOST):
                         factor = norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
-                own = _each(variables, own, lambda x: x * factor)  # noqa: B023
-            ready.append(own)
+                sums = _each(variables, sums, lambda x: x * factor)  # noqa: B023
+            ready.append(sums)
         return ready
 
 

@@ -27,7 +27,7 @@ def line_of(error: BaseException) -> str | None:
 def line_in(message: str) -> str | None:
     """Return the same from the stacks in a TensorFlow message. A Python function's stack has priority."""
     pieces = _STACK.split(message)
-    stacks = sorted(zip(pieces[1::2], pieces[2::2], strict=True), key=lambda one: one[0][0] != "T")
+    stacks = sorted(zip(pieces[1::2], pieces[2::2], strict=True), key=lambda pair: pair[0][0] != "T")
     lines = (_last((file, int(line)) for file, line in _FRAME.findall(stack)) for _, stack in stacks)
     return next((line for line in lines if line is not None), None)
 

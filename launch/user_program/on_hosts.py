@@ -110,7 +110,7 @@ def _parts(target: "Target", program: tuple[str, ...], master: tuple[str, int]) 
     of_all = runs_on(name, target)
     if len(hosts) > 1 and target.backend == "gpu":
         gpus = (", ".join(map(str, host_target.plan.choice.gpus)) for host_target in hosts)
-        each = (f"{host} GPU {of}" for host, of in zip(names, gpus, strict=True))
+        each = (f"{host} GPU {numbers}" for host, numbers in zip(names, gpus, strict=True))
         of_all = f"{name} runs on {'; '.join(each)}"
     says = [of_all, *(runs_on(name, host_target) for host_target in hosts[1:])]
     return [

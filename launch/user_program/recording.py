@@ -290,8 +290,8 @@ class Recording:
             waiting.register(self.pipe.handle, select.POLLIN)
         while not self.stuck and self.over not in self._waited(waiting):
             self._take()
-            if self.stall is not None and (found := self.stall.look(time.monotonic())) is not None:
-                self.record.add(found)
+            if self.stall is not None and (noticed := self.stall.look(time.monotonic())) is not None:
+                self.record.add(noticed)
         for _ in range(_READINGS_AT_THE_END):
             self._take()
         for event in self._joined.finish(time.time()):

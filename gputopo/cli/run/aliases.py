@@ -30,11 +30,11 @@ def _table() -> Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]]:
     for a flag that gputopo does not have.
     """
     text = resources.files("gputopo.reference.data").joinpath("other_flags.csv").read_text(encoding="utf-8")
-    found: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {}
+    table: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {}
     for row in csv.DictReader(text.splitlines()):
         for flag in row["flags"].split():
-            found.setdefault(flag, {})[row["value"]] = tuple(row["means"].split()), row["hint"]
-    return found
+            table.setdefault(flag, {})[row["value"]] = tuple(row["means"].split()), row["hint"]
+    return table
 
 
 @cache
@@ -42,9 +42,9 @@ def switches() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return the flags without a value, own short ones first, with their replacements for yes and for no."""
     nothing: tuple[tuple[str, ...], str] = ((), "")
     return {
-        flag: (of.get("yes", nothing)[0], of.get("no", nothing)[0])
-        for flag, of in _table().items()
-        if not of.keys().isdisjoint(("yes", "no"))
+        flag: (values.get("yes", nothing)[0], values.get("no", nothing)[0])
+        for flag, values in _table().items()
+        if not values.keys().isdisjoint(("yes", "no"))
     }
 
 
@@ -74,8 +74,8 @@ def values_of(flag: str, line: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         # An explicit reduction takes precedence.
         is_reduced = any(word.startswith(("__all_reduce", "__use_nccl")) for word in words)
         return _PLACES["independent" if update == "replicated" and is_reduced else update]
-    of = {} if flag in switches() else _table().get(flag, {})
-    return {value: words for value, (words, hint) in of.items() if not hint and value != "*"}
+    by_value = {} if flag in switches() else _table().get(flag, {})
+    return {value: words for value, (words, hint) in by_value.items() if not hint and value != "*"}
 
 
 def require_known(flag: str, value: str = "") -> None:

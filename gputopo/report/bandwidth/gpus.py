@@ -60,7 +60,9 @@ def _main(numbers: Numbers) -> list[tuple[str, _Cell]]:
         return lambda gpu: cell(numbers.latency(gpu, methods, to_gpu=True))
 
     latencies = [("latency us\n(load)", latency(KERNELS)), ("latency us\n(16 B copy)", latency(ENGINE))]
-    used = [(head, of) for head, of in latencies if any(of(gpu) != NOT_ASKED for gpu in numbers.gpus)]
+    used = [
+        (head, column) for head, column in latencies if any(column(gpu) != NOT_ASKED for gpu in numbers.gpus)
+    ]
     return [
         ("to GPU", _host(numbers, "h2d")),
         ("from GPU", _host(numbers, "d2h")),

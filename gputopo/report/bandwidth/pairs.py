@@ -191,17 +191,20 @@ _DIRECT: tuple[tuple[str, str, tuple[Method | None, ...]], ...] = (
     (", kernel writes", ", written by a kernel on the row's GPU", KERNELS[1:]),
 )
 _COPIES = (
-    *(_PairCopy(f"direct{name}", f"Direct{way}", "p2p_direct", methods=of) for name, way, of in _DIRECT),
+    *(
+        _PairCopy(f"direct{name}", f"Direct{way}", "p2p_direct", methods=methods)
+        for name, way, methods in _DIRECT
+    ),
     _PairCopy("staged", "Staged through the host", "p2p_staged"),
     *(
         _PairCopy(
             f"direct with reverse copy{name}",
             f"Direct{way}, one direction while the other is used",
             "p2p_direct",
-            methods=of,
+            methods=methods,
             beside=True,
         )
-        for name, way, of in _DIRECT
+        for name, way, methods in _DIRECT
     ),
     _PairCopy("both, direct", "Both directions at once (sum), direct", "bidirectional", "direct"),
     _PairCopy(

@@ -134,8 +134,10 @@ def _as_expected(judged: Sequence[Sample]) -> str:
         ((sample.kind, sample.source, sample.destination, sample.path, sample.with_reverse), sample)
         for sample in judged
     )
-    best = {way: max(sample.bus_gb_per_s or sample.rate for sample in of) for way, of in ways.items()}
-    low = sum(best[way] < sample.floor_gb_per_s for way, of in ways.items() for sample in of)
+    best = {
+        way: max(sample.bus_gb_per_s or sample.rate for sample in samples) for way, samples in ways.items()
+    }
+    low = sum(best[way] < sample.floor_gb_per_s for way, samples in ways.items() for sample in samples)
     count = len(judged)
     if low:
         return f"{count - low} of {counted(count, 'rate')} as expected, {low} lower"

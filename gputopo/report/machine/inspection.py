@@ -197,13 +197,13 @@ def _of_gpus(inspection: Inspection, indices: Sequence[int], checks: int) -> Doc
     machine = inspection.machine
     shown = [gpu for gpu in machine.gpus if gpu.index in indices]
     findings = [finding for finding in inspection.findings if set(indices).intersection(finding.subject.gpus)]
-    those = msgspec.structs.replace(machine, gpus=tuple(shown))
+    only_shown = msgspec.structs.replace(machine, gpus=tuple(shown))
     return of_sections(
         [
-            ("", [verdict(those, findings, checks)]),
+            ("", [verdict(only_shown, findings, checks)]),
             ("Findings", [findings_block(findings)] if findings else []),
             *((f"GPU {gpu.index}", _block_of(_facts_of(gpu, machine))) for gpu in shown),
-            ("Health", _block_of(health_rows(those, findings))),
+            ("Health", _block_of(health_rows(only_shown, findings))),
         ]
     )
 
@@ -217,7 +217,7 @@ def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
     others = [other_gpu.index for other_gpu in machine.gpus if other_gpu is not gpu]
     links = grouped((class_name(machine.link(gpu.index, other)), other) for other in others)
     if links:
-        yield "Topology", "; ".join(f"{name} {gpu_ranges(of)}" for name, of in links.items())
+        yield "Topology", "; ".join(f"{name} {gpu_ranges(gpus)}" for name, gpus in links.items())
 
 
 def _facts_in_words(value: msgspec.Struct) -> dict[str, list[str]]:
@@ -256,8 +256,8 @@ def nccl_rows(machine: Machine) -> Iterator[tuple[str, str]]:
         return
     yield from _facts_row("NCCL", machine.nccl)
     pairs = grouped((", ".join(link.nccl), (link.a, link.b)) for link in machine.links if link.nccl)
-    for transport, of in pairs.items():
-        yield "", plain(f"{transport}: {pairs_in_words(of, max_named=PAIRS_SHOWN)}")
+    for transport, transport_pairs in pairs.items():
+        yield "", plain(f"{transport}: {pairs_in_words(transport_pairs, max_named=PAIRS_SHOWN)}")
 
 
 def _topology(machine: Machine) -> list[Block]:

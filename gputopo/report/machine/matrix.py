@@ -53,27 +53,28 @@ def topology_in_words(machine: Machine) -> str:
         return f"{name} between {pairs_in_words(pairs) if len(pairs) == 1 else 'all pairs of GPUs'}"
     rest = max(classes, key=lambda name: len(classes[name]))
     names, words = list(classes), []
-    for place, (name, of) in enumerate(classes.items()):
+    for place, (name, alike) in enumerate(classes.items()):
         if name != rest:
             nearer = [pair for other in names[:place] for pair in classes[other] if rest not in names[:place]]
-            words.append(f"{name} {_within(of, of) or _within([*nearer, *of], of) or pairs_in_words(of)}")
+            within = _within(alike, alike) or _within([*nearer, *alike], alike)
+            words.append(f"{name} {within or pairs_in_words(alike)}")
     if any(word.endswith(" more") for word in words) or len("; ".join(words)) > _LONGEST:
-        return ", ".join(f"{len(of)} pairs {name}" for name, of in classes.items())
+        return ", ".join(f"{len(alike)} pairs {name}" for name, alike in classes.items())
     return f"{'; '.join(words)}; {rest} the other pairs"
 
 
-def _within(pairs: Sequence[tuple[int, int]], of: Sequence[tuple[int, int]]) -> str:
+def _within(pairs: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]) -> str:
     """Return `within GPUs 0-2, 3-6` if these are all pairs of some groups of GPUs, else an empty string.
 
-    Only groups that contain one of the pairs `of` are listed.
+    Only groups that contain one of the pairs `wanted` are listed.
     """
     groups: list[set[int]] = []
     for pair in pairs:
         joined = [group for group in groups if group & set(pair)]
         groups = [group for group in groups if group not in joined] + [set(pair).union(*joined)]
-    if sum(len(group) * (len(group) - 1) // 2 for group in groups) != len(pairs) or len(of) == 1:
+    if sum(len(group) * (len(group) - 1) // 2 for group in groups) != len(pairs) or len(wanted) == 1:
         return ""
-    named = sorted((group for group in groups if any(set(pair) <= group for pair in of)), key=min)
+    named = sorted((group for group in groups if any(set(pair) <= group for pair in wanted)), key=min)
     return f"within GPUs {', '.join(map(index_ranges, named))}"
 
 
@@ -154,8 +155,8 @@ def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     )
     rows: list[tuple[str, str]] = []
     for (state, reason), pairs in states.items():
-        of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, max_named=PAIRS_SHOWN)
-        words = f"{state}: {of}{f' ({reason})' if reason else ''}"
+        shown = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, max_named=PAIRS_SHOWN)
+        words = f"{state}: {shown}{f' ({reason})' if reason else ''}"
         rows.append(("" if rows else "Peer access", plain(words)))
     return rows
 

@@ -36,7 +36,7 @@ def right_columns(
     rows: Sequence[Row], styles: tuple[str, ...], cells: Mapping[str, Callable[[Row], str]]
 ) -> list[Column]:
     """Return columns of numbers. `cells`: by head, the function for a row's cell. `styles`: of the rows."""
-    return [Column(head, tuple(map(of, rows)), "right", styles=styles) for head, of in cells.items()]
+    return [Column(head, tuple(map(cell, rows)), "right", styles=styles) for head, cell in cells.items()]
 
 
 def device_table(result: Result) -> Table:

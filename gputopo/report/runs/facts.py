@@ -97,12 +97,12 @@ def _missing(result: Result) -> Iterator[RunFact]:
     gpus = grouped(((why, tuple(names)), row) for row, why, names in reasons)
     for (why, facts), rows in gpus.items():
         if len(rows) == len(result.devices):
-            of = ""
+            of_gpus = ""
         elif any(row.device.host is not None for row in rows):
-            of = f" of {', '.join(row.device.short_name for row in rows)}"
+            of_gpus = f" of {', '.join(row.device.short_name for row in rows)}"
         else:
-            of = f" of GPU {', '.join(str(row.device.gpu) for row in rows)}"
-        yield RunFact("not known", f"{', '.join(facts)}{of}: {why}")
+            of_gpus = f" of GPU {', '.join(str(row.device.gpu) for row in rows)}"
+        yield RunFact("not known", f"{', '.join(facts)}{of_gpus}: {why}")
 
 
 def _prediction(prediction: AgainstPrediction) -> Iterator[RunFact]:

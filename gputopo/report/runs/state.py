@@ -307,9 +307,9 @@ class RunState:
         return f"{now} images/sec now, {mean} on average{loss}"
 
 
-def not_reliable(busy: Sequence[str], of: int, noun: str) -> str:
-    """Return that speeds are not reliable. `busy`: what kept the host busy in some of the `of` runs."""
-    count = f"{len(busy)} of {counted(of, noun)}"
+def not_reliable(busy: Sequence[str], total: int, noun: str) -> str:
+    """Return that speeds are not reliable. `busy`: what kept the host busy in some of the `total` runs."""
+    count = f"{len(busy)} of {counted(total, noun)}"
     return f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}."
 
 

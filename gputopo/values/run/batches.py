@@ -51,7 +51,7 @@ def stored_batches(batch: Any, devices: int) -> tuple[int, ...]:
     if isinstance(batch, int):
         return batches_of(batch, devices)
     known = isinstance(batch, list | tuple) and len(batch) == devices
-    return tuple(batch) if known and all(isinstance(one, int) for one in batch) else ()
+    return tuple(batch) if known and all(isinstance(share, int) for share in batch) else ()
 
 
 def plain(batches: Sequence[int]) -> BatchSize:
@@ -86,17 +86,19 @@ def shares(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
     gets at least as many as a slower one. Of equal remainders the first is rounded up. A device whose share
     is below 1 gets 1, and the others share the rest. `total` is at least the number of devices.
     """
-    found = dict.fromkeys(range(len(speeds)), 1)
-    rest, left = list(found), total
+    counts = dict.fromkeys(range(len(speeds)), 1)
+    rest, left = list(counts), total
     while True:
-        whole = sum(speeds[one] for one in rest)
-        exact = {one: left * (speeds[one] / whole) for one in rest}
-        above = [one for one in rest if exact[one] >= 1]
+        whole = sum(speeds[device] for device in rest)
+        exact = {device: left * (speeds[device] / whole) for device in rest}
+        above = [device for device in rest if exact[device] >= 1]
         if len(above) == len(rest):
             break
         left -= len(rest) - len(above)
         rest = above
-    found |= {one: floor(share) for one, share in exact.items()}
-    for one in sorted(rest, key=lambda one: (found[one] - exact[one], one))[: total - sum(found.values())]:
-        found[one] += 1
-    return tuple(found.values())
+    counts |= {device: floor(share) for device, share in exact.items()}
+    for device in sorted(rest, key=lambda device: (counts[device] - exact[device], device))[
+        : total - sum(counts.values())
+    ]:
+        counts[device] += 1
+    return tuple(counts.values())

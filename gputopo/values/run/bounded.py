@@ -35,7 +35,7 @@ class Thinned(Generic[T]):
         self.seen += 1
         while len(self._stored) >= self._capacity and fraction < self._below:
             self._below /= 2
-            self._stored = [one for one in self._stored if one[0] < self._below]
+            self._stored = [stored for stored in self._stored if stored[0] < self._below]
         if fraction < self._below:
             self._stored.append((fraction, item))
 
@@ -69,10 +69,10 @@ class Blocks:
 
     def latest(self) -> "Blocks":
         """Return a table of the recent steps, with one row per step."""
-        found = Blocks()
-        found.first_steps = [step for step, _ in self.recent]
-        found._medians = found._means = [row for _, row in self.recent]
-        return found
+        table = Blocks()
+        table.first_steps = [step for step, _ in self.recent]
+        table._medians = table._means = [row for _, row in self.recent]
+        return table
 
     def medians(self, column: int) -> list[float]:
         """Return the medians of a column, by row; NaN if a row has no value."""

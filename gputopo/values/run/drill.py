@@ -86,13 +86,13 @@ def drills_of(spec: Mapping[str, Any]) -> tuple[Drill, ...]:
 
 def labels(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the drills of a run as typed, from the JSON form of its spec; () without drills."""
-    known = tuple(one.typed for one in drills_of(spec))
+    known = tuple(drill.typed for drill in drills_of(spec))
     return known or (("of an unknown kind",) if spec.get("drills") else ())
 
 
 def says(drills: Iterable[Drill], noun: str) -> str:
     """Return the line that labels a run with drills."""
-    listed = "; ".join(one.does(noun) for one in drills)
+    listed = "; ".join(drill.does(noun) for drill in drills)
     return f"DRILL (a fault injected on purpose): {listed}. This run is not used for comparisons."
 
 
@@ -121,10 +121,10 @@ def _matched(word: str, form: Form) -> Drill | None:
         (False, True): r"=(?P<factor>[0-9]+(\.[0-9]+)?)",
         (False, False): "",
     }[form.has_device, form.has_factor]
-    found = re.fullmatch(rf"(?P<fault>[a-z-]+){value}(@(?P<step>[1-9][0-9]{{0,8}}))?", word)
-    if found is None:
+    match = re.fullmatch(rf"(?P<fault>[a-z-]+){value}(@(?P<step>[1-9][0-9]{{0,8}}))?", word)
+    if match is None:
         return None
-    parts = found.groupdict()
+    parts = match.groupdict()
     # Faults that happen once happen in a counted step.
     step = int(parts["step"] or (0 if form.has_factor else 1))
     return Drill(

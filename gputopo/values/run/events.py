@@ -80,26 +80,26 @@ def place_name(place: str, devices: Iterable[Device]) -> str:
 
     `devices`: of the run. A GPU gets its index in its host's machine, if a tower is on it.
     """
-    found = _HOSTED.fullmatch(place)
-    return place if found is None else _name(found, devices)
+    match = _HOSTED.fullmatch(place)
+    return place if match is None else _name(match, devices)
 
 
 def with_names(text: str, devices: Iterable[Device]) -> str:
     """Return a text, such as an error of TensorFlow, with the devices of several hosts replaced by names."""
     known = tuple(devices)
-    return _HOSTED.sub(lambda found: _name(found, known), text)
+    return _HOSTED.sub(lambda match: _name(match, known), text)
 
 
-def _name(found: re.Match[str], devices: Iterable[Device]) -> str:
-    rank, kind, number = int(found[1]), found[2].upper(), int(found[3])
-    own = [device for device in devices if device.rank == rank and device.host is not None]
-    if not own:
-        return found[0]
-    for device in own:
+def _name(match: re.Match[str], devices: Iterable[Device]) -> str:
+    rank, kind, number = int(match[1]), match[2].upper(), int(match[3])
+    on_host = [device for device in devices if device.rank == rank and device.host is not None]
+    if not on_host:
+        return match[0]
+    for device in on_host:
         ends = device.device.upper().endswith(f"{kind}:{number}")
         if ends and kind == "GPU" and device.gpu is not None:
             return f"{device.host} {kind} {device.gpu}"
-    return f"{own[0].host} {kind} {number}"
+    return f"{on_host[0].host} {kind} {number}"
 
 
 def gpu_key(rank: int, gpu: int | None) -> str:

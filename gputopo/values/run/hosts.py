@@ -36,7 +36,7 @@ class HostRecord:
         """Add a sample."""
         self._samples += 1
         self._cores = load.cores or self._cores
-        swaps = [one for one in (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s) if one is not None]
+        swaps = [rate for rate in (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s) if rate is not None]
         swap = sum(swaps) if swaps else None
         for name, value in (("other", load.other_cpu_share), ("queue", load.run_queue), ("swap", swap)):
             if value is not None:
@@ -56,7 +56,7 @@ class HostRecord:
         """Return the load of the host; None without a sample. `cpu_devices`: number in the run."""
         if not self._samples:
             return None
-        found = HostSummary(
+        summary = HostSummary(
             samples=self._samples,
             other_cpu_share=self._mean("other"),
             run_queue=self._mean("queue"),
@@ -64,12 +64,12 @@ class HostRecord:
             memory_available_share=self._memory,
             swap_bytes_per_s=self._mean("swap"),
         )
-        busy = self._busy(found, cpu_devices > 0)
+        busy = self._busy(summary, cpu_devices > 0)
         may_cost = None
         lacks_memory = max(self._swapped, self._short) > BUSY_SHARE * self._samples
         if busy is not None and cpu_devices and not lacks_memory:
             may_cost = 100 * self._most_for_one(cpu_devices)
-        return msgspec.structs.replace(found, busy=busy, may_cost_percent=may_cost)
+        return msgspec.structs.replace(summary, busy=busy, may_cost_percent=may_cost)
 
     def _most_for_one(self, cpu_devices: int) -> float:
         """Return the maximum share of its pace that other programs can cost one CPU device.
@@ -84,14 +84,14 @@ class HostRecord:
             place -= 1
         return min(1.0, place / _BINS * max(cpu_devices, self._cores or math.inf))
 
-    def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
+    def _busy(self, summary: HostSummary, on_cpu: bool) -> str | None:
         allowed = BUSY_SHARE * self._samples
-        if (self._by_programs if on_cpu else self._full) > allowed and found.other_cpu_share is not None:
-            return f"other programs used {100 * found.other_cpu_share:.0f}% of the CPU"
-        if self._swapped > allowed and found.swap_bytes_per_s is not None:
-            return f"the host swapped {found.swap_bytes_per_s / 1e6:.0f} MB/s"
-        if self._short > allowed and found.memory_available_share is not None:
-            return f"only {100 * found.memory_available_share:.1f}% of the host's memory was available"
+        if (self._by_programs if on_cpu else self._full) > allowed and summary.other_cpu_share is not None:
+            return f"other programs used {100 * summary.other_cpu_share:.0f}% of the CPU"
+        if self._swapped > allowed and summary.swap_bytes_per_s is not None:
+            return f"the host swapped {summary.swap_bytes_per_s / 1e6:.0f} MB/s"
+        if self._short > allowed and summary.memory_available_share is not None:
+            return f"only {100 * summary.memory_available_share:.1f}% of the host's memory was available"
         return None
 
     def _mean(self, name: str) -> float | None:
@@ -121,15 +121,15 @@ class HostLoads:
     def summaries(self, devices: Sequence[Device]) -> dict[int, HostSummary]:
         """Return the load of each sampled host, by rank. With several hosts, `busy` has the host's name."""
         on_cpu = bool(devices) and all(device.is_cpu for device in devices)
-        found = {}
+        by_rank = {}
         for rank, record in self._records.items():
-            own = [device for device in devices if device.rank == rank]
-            load = record.summary(cpu_devices=len(own) if on_cpu else 0)
-            if load is not None and load.busy is not None and own and own[0].host is not None:
-                load = msgspec.structs.replace(load, busy=f"on {own[0].host} {load.busy}")
+            on_host = [device for device in devices if device.rank == rank]
+            load = record.summary(cpu_devices=len(on_host) if on_cpu else 0)
+            if load is not None and load.busy is not None and on_host and on_host[0].host is not None:
+                load = msgspec.structs.replace(load, busy=f"on {on_host[0].host} {load.busy}")
             if load is not None:
-                found[rank] = load
-        return found
+                by_rank[rank] = load
+        return by_rank
 
 
 def whole_hosts(devices: Sequence[Device], slow: Mapping[int, object]) -> dict[int, tuple[Device, ...]]:
@@ -143,11 +143,11 @@ def whole_hosts(devices: Sequence[Device], slow: Mapping[int, object]) -> dict[i
     if len(by_rank) < 2:
         return {}
     return {
-        rank: tuple(own)
-        for rank, own in by_rank.items()
-        if len(own) > 1
-        and all(device.tower in slow for device in own)
-        and len({slow[device.tower] for device in own}) == 1
+        rank: tuple(on_host)
+        for rank, on_host in by_rank.items()
+        if len(on_host) > 1
+        and all(device.tower in slow for device in on_host)
+        and len({slow[device.tower] for device in on_host}) == 1
     }
 
 

@@ -100,12 +100,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """Why the figure is not reliable enough for a verdict, None if it is."""
         if self.steps == 1:
             return "one step was counted"
-        return next((one for one in self.conditions if one.startswith((BUSY, DRILL))), None)
+        return next((condition for condition in self.conditions if condition.startswith((BUSY, DRILL))), None)
 
     @property
     def is_drill(self) -> bool:
         """Whether a fault was injected on purpose. Such a run is neither pooled nor compared."""
-        return any(one.startswith(DRILL) for one in self.conditions)
+        return any(condition.startswith(DRILL) for condition in self.conditions)
 
     @property
     def is_published(self) -> bool:

@@ -350,11 +350,11 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"{flag} needs --model", "add --model alexnet, or write it into the matrix")
         top = [f"{name} = {fields[name]}" for name in _BESIDE if name in fields]
         values = {
-            name: ", ".join(one if one.isdecimal() else json.dumps(one) for one in fields[name])
+            name: ", ".join(value if value.isdecimal() else json.dumps(value) for value in fields[name])
             for name in _AXES
             if name in fields
         }
-        return "\n".join((*top, "[matrix]", *(f"{name} = [{one}]" for name, one in values.items()), ""))
+        return "\n".join((*top, "[matrix]", *(f"{name} = [{text}]" for name, text in values.items()), ""))
 
     @property
     def of_cells(self) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def parse_ps(flag: str, text: str) -> str:
     """Read `--ps` as `auto`, `cpu`, `gpu:spread`, `gpu:N` or `host:N`. Raises UsageError."""
     from gputopo.values.run.plan import SPREAD
 
-    found = re.fullmatch(r"(gpu|host):([0-9]{1,4})", text)
-    if found:
-        return f"{found[1]}:{int(found[2])}"
+    match = re.fullmatch(r"(gpu|host):([0-9]{1,4})", text)
+    if match:
+        return f"{match[1]}:{int(match[2])}"
     loose = re.fullmatch(r"/?(?:device:)?gpu[:=_ ]?([0-9]{1,4})", text.lower())
     if loose:
         raise UsageError(f"{flag} cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
@@ -76,8 +76,8 @@ def parse_variable_update(flag: str, text: str) -> str:
         return update_of(text)
     if text in _ELSEWHERE:
         raise UsageError(f"gputopo does not have {flag} {text}", _ELSEWHERE[text])
-    found: str = require_choice(flag, text, VARIABLE_UPDATES)
-    return found
+    update: str = require_choice(flag, text, VARIABLE_UPDATES)
+    return update
 
 
 def parse_all_reduce(_flag: str, text: str) -> str:
@@ -116,12 +116,12 @@ def parse_num_gpus(flag: str, text: str) -> dict[str, Any]:
 
 
 def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
-    found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
-    if found is None:
+    match = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
+    if match is None:
         raise UsageError(
             f"{option} cannot be {shown(text)}", "give indices with commas, as nvidia-smi counts: 0,1 or 0-3"
         )
-    first, last = int(found[1]), int(found[2] or found[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise UsageError(f"{option} {shown(text)} counts down", f"did you mean {last}-{first}?")
     if last >= MAX_GPUS:

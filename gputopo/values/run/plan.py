@@ -74,9 +74,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[HostGpus, ...] = ()
 
 
-def mode_of(one: Candidate) -> tuple[str, str, str]:
+def mode_of(candidate: Candidate) -> tuple[str, str, str]:
     """Return the mode, ignoring which GPU has the variables."""
-    return one.variable_update, (one.ps_device or "").rstrip("0123456789"), one.all_reduce or ""
+    return (
+        candidate.variable_update,
+        (candidate.ps_device or "").rstrip("0123456789"),
+        candidate.all_reduce or "",
+    )
 
 
 def mode_words(candidate: Candidate) -> str:
@@ -326,13 +330,15 @@ def runners_up(choice: Candidate, candidates: Sequence[Candidate]) -> tuple[Cand
 
     If nothing was predicted, all others. `independent`, which is a different training, is excluded.
     """
-    found = [choice]
-    for one in candidates:
-        alike = (mode_of(one) == mode_of(other) and not _is_slower(one, other) for other in found)
-        trains_alike = (one.variable_update == "independent") == (choice.variable_update == "independent")
-        if one != choice and trains_alike and not any(alike):
-            found.append(one)
-    return tuple(found[1:])
+    kept = [choice]
+    for candidate in candidates:
+        alike = (mode_of(candidate) == mode_of(other) and not _is_slower(candidate, other) for other in kept)
+        trains_alike = (candidate.variable_update == "independent") == (
+            choice.variable_update == "independent"
+        )
+        if candidate != choice and trains_alike and not any(alike):
+            kept.append(candidate)
+    return tuple(kept[1:])
 
 
 def rounded_ms(seconds: float) -> float:
@@ -340,7 +346,7 @@ def rounded_ms(seconds: float) -> float:
     return round(1e3 * seconds, 4)
 
 
-def _is_slower(one: Candidate, other: Candidate) -> bool:
-    if one.images_per_sec is None or other.images_per_sec is None:
+def _is_slower(candidate: Candidate, other: Candidate) -> bool:
+    if candidate.images_per_sec is None or other.images_per_sec is None:
         return True
-    return one.images_per_sec < (1 - SURE_MARGIN) * other.images_per_sec
+    return candidate.images_per_sec < (1 - SURE_MARGIN) * other.images_per_sec

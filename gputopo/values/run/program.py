@@ -25,7 +25,7 @@ class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="g
     @property
     def gpus(self) -> list[int]:
         """The GPUs of the plan on this host, by their indices in the machine."""
-        return [one.gpu for one in self.devices if one.gpu is not None]
+        return [device.gpu for device in self.devices if device.gpu is not None]
 
     @property
     def towers(self) -> list[int]:
@@ -33,7 +33,7 @@ class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="g
 
         Without GPUs, each process of the program is a device, numbered by its local rank.
         """
-        return [one.tower for one in self.devices] or [*range(MAX_PROCESSES)]
+        return [device.tower for device in self.devices] or [*range(MAX_PROCESSES)]
 
 
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):

@@ -82,16 +82,16 @@ def is_utf8(text: str) -> bool:
 
 def read_steps(flag: str, text: str) -> tuple[int, ...]:
     """Read `5`, `5-7` or `5-7,20` as numbers of counted steps, in order."""
-    found: set[int] = set()
+    steps: set[int] = set()
     for part in text.split(","):
         matched = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
         first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
         if not 1 <= first <= last:
             raise UsageError(f"{flag} cannot be {shown(text)}", "give steps from 1 on, such as 5 or 5-7,20")
-        if last - first >= MAX_TRACED or len(found) + last - first + 1 > MAX_TRACED:
+        if last - first >= MAX_TRACED or len(steps) + last - first + 1 > MAX_TRACED:
             raise UsageError(f"{flag} {shown(text)} asks for too much", f"give {MAX_TRACED} steps at most")
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+        steps.update(range(first, last + 1))
+    return tuple(sorted(steps))
 
 
 def read_schedule(flag: str, text: str) -> dict[str, Any]:
@@ -104,10 +104,10 @@ def read_schedule(flag: str, text: str) -> dict[str, Any]:
         near = nearest(name, _SCHEDULES)
         hint = f"did you mean {_SCHEDULES[near[0]]}?" if near else f"give {SCHEDULE_GRAMMAR}"
         raise UsageError(f"{flag} cannot be {shown(text)}", hint)
-    found = _READ[name](rest)
-    if found is None:
+    fields = _READ[name](rest)
+    if fields is None:
         raise UsageError(f"{flag} cannot be {shown(text)}", f"write it as {_SCHEDULES[name]}")
-    return found
+    return fields
 
 
 def _plain(name: str) -> Callable[[str], dict[str, Any] | None]:

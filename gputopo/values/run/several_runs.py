@@ -216,14 +216,16 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
         In this order: the time of other repeats; its prediction, scaled by measured over predicted times of
         other cells; the time of cells with its model; of all cells; FALLBACK_S.
         """
-        ran = [one for one in self.cells if one.ran and one.seconds is not None]
-        ratios = [(one.seconds or 0.0) / one.predicted_s for one in ran if one.predicted_s]
-        repeats = [one for one in ran if (one.options, one.counted_s) == (cell.options, cell.counted_s)]
+        ran = [other for other in self.cells if other.ran and other.seconds is not None]
+        ratios = [(other.seconds or 0.0) / other.predicted_s for other in ran if other.predicted_s]
+        repeats = [
+            other for other in ran if (other.options, other.counted_s) == (cell.options, cell.counted_s)
+        ]
         if not repeats and cell.predicted_s is not None:
             return cell.predicted_s * (median(ratios) if ratios else 1.0)
-        of_model = [one for one in ran if one.options.get("model") == cell.options.get("model")]
+        of_model = [other for other in ran if other.options.get("model") == cell.options.get("model")]
         alike = repeats or of_model or ran
-        return median(one.seconds or 0.0 for one in alike) if alike else FALLBACK_S
+        return median(other.seconds or 0.0 for other in alike) if alike else FALLBACK_S
 
     @property
     def left_s(self) -> float:

@@ -521,7 +521,9 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         """Where the variables are, in the form of `--ps`, with GPU indices; None: on each device."""
         if self.ps_device is None:
             return "gpu:spread" if self.exchange.ps_spread else None
-        return next((f"gpu:{one.gpu}" for one in self.devices if one.device == self.ps_device), "cpu")
+        return next(
+            (f"gpu:{device.gpu}" for device in self.devices if device.device == self.ps_device), "cpu"
+        )
 
     @property
     def own_devices(self) -> tuple[Device, ...]:

@@ -112,11 +112,11 @@ def private_threads(
 
 def _threads_of_hosts(spec: RunSpec) -> dict[int, int]:
     """Return the number of pipeline threads of each host that reads for this process, by rank."""
-    here = spec.rank or 0
+    own_rank = spec.rank or 0
     return {
         rank: private_threads(
             spec.data.private_threads,
-            cores=len(os.sched_getaffinity(0)) if rank == here else spec.servers[rank].cores,
+            cores=len(os.sched_getaffinity(0)) if rank == own_rank else spec.servers[rank].cores,
             backend=spec.backend,
             running=concurrent_towers(spec, rank),
             per_gpu_threads=spec.runtime.per_gpu_threads,

@@ -193,9 +193,9 @@ class FedSource(InputSource):
 
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Copy the tower's part to its device, if it is not there yet."""
-        own = tower - self._first
-        images, labels = fed[_PER_TOWER * own : _PER_TOWER * (own + 1)]
-        with tf.device(self._devices[own]):
+        place = tower - self._first
+        images, labels = fed[_PER_TOWER * place : _PER_TOWER * (place + 1)]
+        with tf.device(self._devices[place]):
             images, labels = tf.identity(images), tf.identity(labels)
             if self._transposes:  # the maker's form is [b, h, w, c]
                 images = tf.transpose(images, (0, 3, 1, 2))  # [b, c, h, w]

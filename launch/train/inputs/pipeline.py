@@ -35,8 +35,8 @@ class Marked:
         self._taken = tf.Variable(0, trainable=False, dtype=tf.int64)  # batches that did not fail
 
         def marker(*labels: int) -> Dataset:
-            one = tf.zeros((len(labels), *picture)), tf.constant(labels, tf.int64)
-            return tf.data.Dataset.from_tensors(one).repeat()
+            element = tf.zeros((len(labels), *picture)), tf.constant(labels, tf.int64)
+            return tf.data.Dataset.from_tensors(element).repeat()
 
         # After a failure the number of tries is greater than the number of batches, and no try follows.
         tries = tf.data.Dataset.counter().map(lambda number: (number, self._taken.read_value()))
@@ -113,10 +113,10 @@ def shares_of(spec: RunSpec, threads: Mapping[int, int]) -> list[Share]:
     even = isinstance(spec.batch_size, int)
     shares = []
     for rank, of_host in threads.items():
-        own = [device.rank == rank for device in spec.devices]
-        towers = tuple(itertools.compress(rows_of(spec), own))
+        on_host = [device.rank == rank for device in spec.devices]
+        towers = tuple(itertools.compress(rows_of(spec), on_host))
         batch = towers[0].batch if even else sum(of_tower.batch for of_tower in towers)
-        device = host_of(next(itertools.compress(spec.devices, own)).device)
+        device = host_of(next(itertools.compress(spec.devices, on_host)).device)
         words = f"{spec.servers[rank].host} (rank {rank})" if rank and spec.rank is None else None
         shares.append(Share(towers, spec.joint_batch, batch, device, of_host, words))
     return shares
@@ -241,7 +241,7 @@ class PipelineMaker(Maker):
         ends = not all(parts) if self._pipeline.endless else not any(parts)
         if ends:
             raise StopIteration
-        filled = (reader.filled(own) for reader, own in zip(readers, parts, strict=True))
+        filled = (reader.filled(tower_parts) for reader, tower_parts in zip(readers, parts, strict=True))
         return [tensor for of_host in filled for part in of_host for tensor in part]
 
     def _started(self, number: int) -> list["_Reader"]:
@@ -252,11 +252,11 @@ class PipelineMaker(Maker):
                 f"The input continues at image {first} in another order than without the interruption: "
                 "reading up to it would take too long.",
             )
-        here = next(share.device for share in self._shares if share.host is None)
+        own_device = next(share.device for share in self._shares if share.host is None)
         readers = []
         for share in self._shares:
             away = share.host is not None and not self._careful
-            with tf.device(share.device if away else here):
+            with tf.device(share.device if away else own_device):
                 made = plainly(self._pipeline.batches)(first, share, careful=self._careful)
                 marked = Marked(made) if away else None
                 dataset = made if marked is None else marked.dataset
@@ -294,17 +294,17 @@ class _Reader:
                 return pulled
             ((images, labels),) = pulled
             base = self.share.towers[0].first
-            cut = [slice(own.first - base, own.first - base + own.batch) for own in self.share.towers]
-            return [(images[own], labels[own]) for own in cut]
+            cut = [slice(rows.first - base, rows.first - base + rows.batch) for rows in self.share.towers]
+            return [(images[piece], labels[piece]) for piece in cut]
 
     def filled(self, parts: Sequence[Part]) -> list[Part]:
         """Fill up the last batches of an evaluation with rows that are not examples, with the label -1."""
         filled: list[Part] = []
         picture = self.iterator.element_spec[0].shape[1:]
         with tf.device(self.share.device):
-            for own, part in itertools.zip_longest(self.share.towers, parts):
+            for rows, part in itertools.zip_longest(self.share.towers, parts):
                 images, labels = part or (tf.zeros((0, *picture)), tf.zeros((0,), tf.int64))
-                if missing := own.batch - len(labels):
+                if missing := rows.batch - len(labels):
                     images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
                     labels = tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)
                 filled.append((images, labels))

@@ -141,11 +141,11 @@ def _other_colours(recipe: Preprocessing, pixels: Tensor, place: Tensor) -> Tens
     """Change the colours of pixels in 0..1. Contrast is changed last for every other image, else second."""
     bright = tf.image.stateless_random_brightness(pixels, 32.0 / 255.0, recipe.key(_BRIGHTNESS, place))
 
-    def contrast(one: Tensor) -> Tensor:
-        return tf.image.stateless_random_contrast(one, 0.5, 1.5, recipe.key(_CONTRAST, place))
+    def contrast(image: Tensor) -> Tensor:
+        return tf.image.stateless_random_contrast(image, 0.5, 1.5, recipe.key(_CONTRAST, place))
 
-    def hue(one: Tensor) -> Tensor:
-        more = tf.image.stateless_random_saturation(one, 0.5, 1.5, recipe.key(_SATURATION, place))
+    def hue(image: Tensor) -> Tensor:
+        more = tf.image.stateless_random_saturation(image, 0.5, 1.5, recipe.key(_SATURATION, place))
         return tf.image.stateless_random_hue(more, 0.2, recipe.key(_HUE, place))
 
     changed = tf.cond(place % 2 == 0, lambda: contrast(hue(bright)), lambda: hue(contrast(bright)))

@@ -83,10 +83,10 @@ def fast(paths: Sequence[Path], order: Dataset) -> Dataset:
     """Make a dataset of the records of the files. `order`: a dataset of file numbers."""
     names = tf.constant([str(path) for path in paths])
 
-    def of(file: Tensor) -> Dataset:
+    def records_of(file: Tensor) -> Dataset:
         return tf.data.TFRecordDataset(names[file], buffer_size=_READ_BYTES)
 
-    return _in_parallel(order, of, len(paths))
+    return _in_parallel(order, records_of, len(paths))
 
 
 def careful(paths: Sequence[Path], order: Dataset, bad: BadRecords, labels: tuple[int, int]) -> Dataset:
@@ -111,10 +111,10 @@ def careful(paths: Sequence[Path], order: Dataset, bad: BadRecords, labels: tupl
     numbers = tf.TensorSpec((), tf.int64)
     signature = (numbers, numbers, tf.TensorSpec((), tf.string))
 
-    def of(file: Tensor) -> Dataset:
+    def records_of(file: Tensor) -> Dataset:
         return tf.data.Dataset.from_generator(good, args=(file,), output_signature=signature)
 
-    return _in_parallel(order, of, len(paths))
+    return _in_parallel(order, records_of, len(paths))
 
 
 def _readable(path: Path, bad: BadRecords) -> Iterator[tuple[int, bytes]]:
@@ -142,9 +142,9 @@ def _readable(path: Path, bad: BadRecords) -> Iterator[tuple[int, bytes]]:
         bad.note(path, framing.records, framing.damage)
 
 
-def _in_parallel(order: Dataset, of: Callable[[Tensor], Dataset], files: int) -> Dataset:
+def _in_parallel(order: Dataset, records_of: Callable[[Tensor], Dataset], files: int) -> Dataset:
     at_once = min(files, FILES_AT_ONCE)
-    return order.interleave(of, cycle_length=at_once, num_parallel_calls=at_once, deterministic=True)
+    return order.interleave(records_of, cycle_length=at_once, num_parallel_calls=at_once, deterministic=True)
 
 
 def with_threads(made: Dataset, threads: int) -> Dataset:

@@ -156,18 +156,18 @@ class Pool(Maker):
     def make(self, number: int) -> Batch:
         """Return each tower's examples for step `number`."""
         batch: list[Array] = []
-        for own in self._towers:
-            first = own.first + number
-            rows = np.arange(first, first + own.batch) % self.rows
+        for tower in self._towers:
+            first = tower.first + number
+            rows = np.arange(first, first + tower.batch) % self.rows
             batch += [self._images[rows], self._labels[rows]]
         return batch
 
 
 def _of_several_hosts(spec: RunSpec, input_shape: tuple[int, int, int]) -> tuple[str, ...]:
     """Return a notice of the bytes sent to other hosts, whose processes cannot call Python code here."""
-    here = spec.rank or 0
+    own_rank = spec.rank or 0
     devices = zip(own_rows(spec), spec.own_devices, strict=True)
-    rows = sum(rows.batch for rows, device in devices if device.rank != here)
+    rows = sum(rows.batch for rows, device in devices if device.rank != own_rank)
     if not rows:
         return ()
     sent = rows * (math.prod(input_shape) * np.dtype(np.float32).itemsize + np.dtype(np.int64).itemsize)

@@ -187,8 +187,8 @@ def _sets(
 ) -> Iterator[tuple[int, Sequence[Any]]]:
     """Yield the sets with different values, as (place, copies of the set)."""
     if spec.variable_update == "independent" and not together:
-        for place, own in enumerate(places):
-            yield place, [own]
+        for place, variables in enumerate(places):
+            yield place, [variables]
     elif places:
         yield 0, places
 

@@ -302,15 +302,15 @@ def collective(devices: Sequence[str], *, hint: str) -> Reducer:
     if len(hosts) == 1:
         return _of_all(devices, hint=hint)
     leaders = list(zip(*hosts, strict=False))
-    between = [_of_all([devices[tower] for tower in own], hint=hint) for own in leaders]
+    between = [_of_all([devices[tower] for tower in towers], hint=hint) for towers in leaders]
 
     def reduce(gradients: Gradients) -> list[list[Tensor]]:
         sums: list[list[Tensor]] = [[] for _ in gradients]
-        for lane, (own, reducer) in enumerate(zip(leaders, between, strict=True)):
+        for lane, (towers, reducer) in enumerate(zip(leaders, between, strict=True)):
             numbers = range(lane, len(gradients), len(leaders))
-            totals = reducer([to_leaders(gradients[number], devices, hosts, own) for number in numbers])
+            totals = reducer([to_leaders(gradients[number], devices, hosts, towers) for number in numbers])
             for number, of_leaders in zip(numbers, totals, strict=True):
-                sums[number] = from_leaders(of_leaders, devices, hosts, own)
+                sums[number] = from_leaders(of_leaders, devices, hosts, towers)
         return sums
 
     return reduce

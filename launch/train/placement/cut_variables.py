@@ -38,18 +38,18 @@ class CutVariable:
     def assign(self, value: Any) -> None:
         """Set the value outside the step (eagerly)."""
         sizes = [part.shape.num_elements() for part in self.parts]
-        for part, own in zip(self.parts, cut_on(HOST, tf.convert_to_tensor(value), sizes), strict=True):
+        for part, piece in zip(self.parts, cut_on(HOST, tf.convert_to_tensor(value), sizes), strict=True):
             with tf.device(part.device):
-                part.assign(own)
+                part.assign(piece)
 
 
 def create_cut(value: Tensor, shape: Sequence[int], devices: Sequence[str], name: str) -> CutVariable:
     """Create a variable in equal parts, one on each device. `value`: the whole value, on the host."""
     sizes = chunk_sizes(value.shape.num_elements(), len(devices), unit=UNIT)
     parts = []
-    for own, device in zip(cut_on(HOST, value, sizes), devices, strict=True):
+    for piece, device in zip(cut_on(HOST, value, sizes), devices, strict=True):
         with tf.device(HOST):
-            copied = tf.raw_ops.DeepCopy(x=own)  # a slice shares its memory with the whole
+            copied = tf.raw_ops.DeepCopy(x=piece)  # a slice shares its memory with the whole
         with tf.device(device):
             parts.append(tf.Variable(copied, name=name))
     return CutVariable(parts, shape)
@@ -75,8 +75,8 @@ def by_variable(variables: Iterable[Any], of_stored: Iterable[Any]) -> Iterator[
 def whole_on(device: str, variables: Iterable[Any], values: Iterable[Tensor]) -> list[Tensor]:
     """Copy the values of stored variables to a device, and join the parts there."""
     return [
-        on(device, own[0]) if len(own) == 1 else join_on(device, own, variable.shape)
-        for variable, own in by_variable(variables, values)
+        on(device, pieces[0]) if len(pieces) == 1 else join_on(device, pieces, variable.shape)
+        for variable, pieces in by_variable(variables, values)
     ]
 
 

@@ -40,16 +40,16 @@ def set_up_devices(spec: RunSpec) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
     if spec.runtime.inter_threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(spec.runtime.inter_threads)
-    own = [device.device for device in spec.devices if device.rank == (spec.rank or 0)]
+    names = [device.device for device in spec.devices if device.rank == (spec.rank or 0)]
     if spec.backend == "cpu":
         cpu = tf.config.list_physical_devices("CPU")[0]
-        count = 1 + max((int(name.rpartition(":")[2]) for name in own), default=0)
+        count = 1 + max((int(name.rpartition(":")[2]) for name in names), default=0)
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         return
     load_cuda_libraries()
     gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) < len(own):
-        raise too_few_gpus(len(gpus), len(own))
+    if len(gpus) < len(names):
+        raise too_few_gpus(len(gpus), len(names))
     limit = spec.runtime.memory_limit_mib
     for gpu in gpus:
         if limit is None:
@@ -134,8 +134,8 @@ def home() -> AbstractContextManager[Any]:
     A graph does not inherit the scope in which it is built, and with several hosts `/CPU:0` is ambiguous.
     """
     ranks = (rank_of(device.name) for device in tf.config.list_logical_devices())  # a client has none
-    own = next((rank for rank in ranks if rank is not None), None)
-    return nullcontext() if own is None else tf.device(task_name(own))
+    own_rank = next((rank for rank in ranks if rank is not None), None)
+    return nullcontext() if own_rank is None else tf.device(task_name(own_rank))
 
 
 def done_by_host(ops: Sequence[Any]) -> list[Any]:
@@ -149,8 +149,8 @@ def done_by_host(ops: Sequence[Any]) -> list[Any]:
     if len(by_host) < 2:
         return list(ops)
     done = []
-    for own in by_host.values():
-        with tf.device(host_of(own[0].device)), tf.control_dependencies(own):
+    for host_ops in by_host.values():
+        with tf.device(host_of(host_ops[0].device)), tf.control_dependencies(host_ops):
             done.append(tf.no_op())
     return done
 
@@ -167,7 +167,7 @@ def settle() -> None:
 
 def server_config(spec: RunSpec, rank: int) -> Any:
     """Return the settings (ConfigProto) of a host's server, as `set_up_devices` makes them on rank 0."""
-    own = [device.device for device in spec.devices if device.rank == rank]
+    names = [device.device for device in spec.devices if device.rank == rank]
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=spec.runtime.intra_threads or _threads_of_an_op(spec, rank) or 0,
         inter_op_parallelism_threads=spec.runtime.inter_threads or 0,
@@ -175,11 +175,11 @@ def server_config(spec: RunSpec, rank: int) -> Any:
     config.experimental.collective_group_leader = f"/job:{JOB}/replica:0/task:0"
     _set_numerics(spec)
     if spec.backend == "cpu":
-        config.device_count["CPU"] = max(len(own), 1)
+        config.device_count["CPU"] = max(len(names), 1)
     elif spec.runtime.memory_limit_mib is None:
         config.gpu_options.allow_growth = True
     else:
-        for _ in own:
+        for _ in names:
             config.gpu_options.experimental.virtual_devices.add(
                 memory_limit_mb=[spec.runtime.memory_limit_mib]
             )

@@ -184,7 +184,7 @@ class Independent(Placement):
 
     def totals(self, gradients: Gradients) -> list[list[Tensor]]:
         """Return each tower's own gradients."""
-        return [list(own) for own in gradients]
+        return [list(tower_gradients) for tower_gradients in gradients]
 
 
 class StagedServer(ParameterServer):
@@ -284,8 +284,8 @@ class Carried:
         for device in devices:
             with tf.device(device):
                 zeros = [tf.zeros(spec.shape) for spec in model.variables]
-                own = [tf.Variable(zero, trainable=False, name="carried/gradient") for zero in zeros]
-            self._variables.append(own)
+                variables = [tf.Variable(zero, trainable=False, name="carried/gradient") for zero in zeros]
+            self._variables.append(variables)
 
     def take(self) -> list[list[Tensor]]:
         """Read the gradients of the previous step: [tower][variable]."""
@@ -295,9 +295,9 @@ class Carried:
     def put(self, gradients: Gradients) -> list[Any]:
         """Return the ops that store this step's gradients after the previous step's were read."""
         ops: list[Any] = []
-        for variables, taken, own in zip(self._variables, self._taken, gradients, strict=True):
+        for variables, taken, tower_gradients in zip(self._variables, self._taken, gradients, strict=True):
             with tf.control_dependencies(taken):
-                ops += assign(variables, own)
+                ops += assign(variables, tower_gradients)
         return ops
 
     def clear(self) -> None:

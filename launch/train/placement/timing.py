@@ -127,9 +127,9 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[tuple[RunSpec, tuple[s
             return
     gc.collect()  # objects left on the servers cannot be deleted later
     # A new address for rank 0: its first server cannot be ended and keeps the old one.
-    own, *others = spec.servers
-    address = f"{own.address.rpartition(':')[0]}:{free_port()}"
-    servers = (msgspec.structs.replace(own, address=address), *others)
+    server, *others = spec.servers
+    address = f"{server.address.rpartition(':')[0]}:{free_port()}"
+    servers = (msgspec.structs.replace(server, address=address), *others)
     with joined(msgspec.structs.replace(spec, servers=servers)):
         yield spec, says
 

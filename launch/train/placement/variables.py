@@ -114,14 +114,14 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
 def read_state(placement: VariableSets, tower: int, device: str) -> list[Tensor]:
     """Return the moving statistics on a tower's device: its own set, or the set that all towers share."""
     states = placement.states
-    own = states[tower if len(states) > 1 else 0]
-    if own and rank_of(own[0].device) != rank_of(device):
+    state = states[tower if len(states) > 1 else 0]
+    if state and rank_of(state[0].device) != rank_of(device):
         # They are sent when the step begins. If they waited for this tower's start, they would queue on their
         # host until the first tower has computed.
         with tf.name_scope(_SCOPE), tf.control_dependencies(None):
-            values = [variable.read_value() for variable in own]
-            return moved_together(values, own[0].device, device)
-    values = [variable.read_value() for variable in own]
+            values = [variable.read_value() for variable in state]
+            return moved_together(values, state[0].device, device)
+    values = [variable.read_value() for variable in state]
     with tf.device(device):
         return [tf.identity(value) for value in values]
 
