@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
 T = TypeVar("T")
 PROMPT = HostTimeouts(silent_s=0.3, every_s=0.02, retry_s=0.01, greeting_s=5.0, end_s=5.0)
+PATIENT = replace(PROMPT, silent_s=10.0)  # for a test that itself takes the CPU
 LOOPBACK = "127.0.0.1"
 SECRET = b"a secret of tests"
 START = HostStart(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"}, place=1)
@@ -33,10 +35,12 @@ def joining(rank: int, name: str | None = None, **fields: Any) -> Joining:
 UNUSED = RunEnd(exit_code=0, cause="1 host is enough")
 
 
-def guest(of: RendezvousServer | int, secret: bytes = SECRET) -> RendezvousClient:
+def guest(
+    of: RendezvousServer | int, secret: bytes = SECRET, patience: HostTimeouts = PROMPT
+) -> RendezvousClient:
     """Return the connection of a host to a meeting, or to a port."""
     port = of if isinstance(of, int) else of.port
-    return RendezvousClient(LOOPBACK, port, secret, patience=PROMPT)
+    return RendezvousClient(LOOPBACK, port, secret, patience=patience)
 
 
 class Later(Generic[T]):
@@ -57,9 +61,9 @@ class Later(Generic[T]):
         return self._results[0]
 
 
-def started(of: RendezvousServer, *ranks: int) -> list[RendezvousClient]:
+def started(of: RendezvousServer, *ranks: int, patience: HostTimeouts = PROMPT) -> list[RendezvousClient]:
     """Let all other ranks join and start them; return their connections."""
-    guests = [guest(of) for _ in ranks]
+    guests = [guest(of, patience=patience) for _ in ranks]
     replies = [Later(partial(each.join, joining(rank))) for rank, each in zip(ranks, guests, strict=True)]
     of.answer(dict.fromkeys(of.wait(5), START))
     assert all(isinstance(each.result(), HostStart) for each in replies)

@@ -26,7 +26,17 @@ from gputopo.launch.spec.env import allowed
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.events import Noticed
-from tests.launch.hosts.meetings import LOOPBACK, PROMPT, UNUSED, Later, guest, joining, meeting, started
+from tests.launch.hosts.meetings import (
+    LOOPBACK,
+    PATIENT,
+    PROMPT,
+    UNUSED,
+    Later,
+    guest,
+    joining,
+    meeting,
+    started,
+)
 from tests.launch.hosts.meetings import SECRET as TRUE
 
 OTHER = b"what the stranger has"
@@ -94,8 +104,8 @@ def goes_on(one: RendezvousServer, its: RendezvousClient) -> None:
 
 
 def test_a_run_goes_on_whatever_strangers_send_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with meeting("n1") as one, ExitStack() as held:
-        (its,) = started(one, 1)
+    with meeting("n1", patience=PATIENT) as one, ExitStack() as held:
+        (its,) = started(one, 1, patience=PATIENT)
         for data in STRANGE:
             stranger = held.enter_context(connect(one.port))
             with suppress(ConnectionError):
@@ -118,8 +128,8 @@ def as_host(stream: socket.socket, says: Callable[[bytes], bytes]) -> bytes:
 
 def test_a_run_goes_on_whatever_one_with_the_secret_sends(capfd: pytest.CaptureFixture[str]) -> None:
     notes: list[str] = []
-    with meeting("n1", note=notes.append) as one:
-        (its,) = started(one, 1)
+    with meeting("n1", note=notes.append, patience=PATIENT) as one:
+        (its,) = started(one, 1, patience=PATIENT)
         for attack in attacks(leads=False):
             with connect(one.port) as sly, suppress(ConnectionError):
                 as_host(sly, attack)
@@ -269,11 +279,10 @@ def few_files() -> Iterator[None]:
 def test_a_thousand_connections_that_stay_open_or_are_slow_keep_no_host_out(
     few_files: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    patience = replace(PROMPT, silent_s=10.0)  # the flood takes the CPU, too
-    with meeting("n1", "n2", patience=patience) as one:
+    with meeting("n1", "n2", patience=PATIENT) as one:
 
         def join(rank: int) -> Reply:
-            return RendezvousClient(LOOPBACK, one.port, TRUE, patience=patience).join(joining(rank))
+            return RendezvousClient(LOOPBACK, one.port, TRUE, patience=PATIENT).join(joining(rank))
 
         first = Later(partial(join, 1))
         strangers = [sys.executable, "-IS", "-c", _MANY, str(one.port)]
