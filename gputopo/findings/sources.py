@@ -218,31 +218,6 @@ def _doubt(what: str, pairs: Sequence[tuple[int, int]], evidence: dict[str, Any]
     )
 
 
-def lacks_nvlinks(machine: Machine) -> tuple[str, ...]:
-    """Return the models that always have NVLinks, if at least two of their GPUs show none to each other.
-
-    Models are skipped if the number of NVLinks of any pair is unknown; GPUs that report link states are
-    skipped.
-    """
-    links = machine.links_by_pair
-    groups: dict[str, list[int]] = {}
-    for gpu in machine.gpus:
-        if gpu.lost or gpu.mig.mode or gpu.nvlinks:
-            continue
-        expected = expected_of(gpu)
-        if gpu.name and expected is not None and expected.nvlinks and not expected.nvlink_by_bridge:
-            groups.setdefault(gpu.name, []).append(gpu.index)
-    return tuple(
-        name
-        for name, gpus in groups.items()
-        if len(gpus) >= MIN_BOARD_GPUS
-        and all(
-            (link := links.get(pair)) is not None and link.nvlinks == 0
-            for pair in combinations(sorted(gpus), 2)
-        )
-    )
-
-
 @check(AFFINITY_CUT)
 def cut_affinities(machine: Machine) -> Iterator[Fault]:
     """Report CPU affinities that are the CPUs of a job or container, not of a NUMA node."""

@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from gputopo.launch.hosts.messages import Joining
 from gputopo.planner import Request, SavedNetwork
 from gputopo.report import note
-from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import GputopoError
-
-
-def network_of_file(bandwidth: Bandwidth, name: str) -> SavedNetwork:
-    """Return the measurement between hosts from a file."""
-    return SavedNetwork(bandwidth, f"in {name}")
 
 
 def saved_network(hosts: Sequence[Joining], request: Request) -> SavedNetwork | None:

@@ -26,6 +26,8 @@ from gputopo.values.run.several_runs import AUTOTUNE_RUNS
 from gputopo.values.run.spec import Lifecycle, RunSpec
 from gputopo.values.run.verdict import Known
 
+FILE = "autotune.json"
+BUDGET_S = 110.0  # for all runs together; most of it is the start of TensorFlow
 COUNTED_S = 5.0  # for one run
 MAX_STEPS = 200  # for one run
 MAX_WARMUP = 10  # steps: the first steps choose kernels and allocate buffers
@@ -146,10 +148,6 @@ def timed(result: Result) -> TimedRun | str:
     if speed is None or not speed.median > 0:
         return "no counted step"
     return TimedRun(speed.median, speed.jitter / speed.median / result.steps**0.5)
-
-
-FILE = "autotune.json"
-BUDGET_S = 110.0  # for all runs together; most of it is the start of TensorFlow
 
 
 def tune(trials: Sequence[Trial], folder: Path) -> tuple[Autotune, int]:

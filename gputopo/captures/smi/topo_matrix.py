@@ -340,7 +340,7 @@ class _Builder:
             elif not known:
                 reason = "none of its GPUs has a readable CPU affinity"
             elif any(map(looks_cut, known)):
-                reason = "its GPUs list a few scattered CPUs, probably those of a job or container"
+                reason = "its GPUs list a few scattered CPUs, probably the CPUs of a job or container"
             elif any(a != b and a & b for a, b in combinations(known, 2)):
                 reason = "its GPUs have different CPU lists that overlap"
             elif others & whole:
