@@ -134,6 +134,30 @@ def names_taken_past_an_api() -> list[str]:
     )
 
 
+def imports_of_tests_past_an_api() -> Iterator[tuple[Path, str, str]]:
+    """File, module and name of all that tests take from modules that are not public.
+
+    Public are the packages, each with what its `__init__` gives, and the modules of `values`. If a test
+    imports a module as a whole, for example to replace something in it, the name is the module's.
+    """
+    packages = {name for name, path in modules().items() if path.name == "__init__.py"}
+    public = {name for name in modules() if package(name) == "values"} | packages
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                taken = [(alias.name, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                whole = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+                taken = [
+                    (module if module in modules() else node.module, name) for name, module in whole.items()
+                ]
+            else:
+                continue
+            for module, name in taken:
+                if module in modules().keys() - public:
+                    yield path.relative_to(ROOT), module, name
+
+
 def package(module: str) -> str:
     """The package below gputopo that a module is in."""
     return (*module.split("."), "gputopo")[1]
@@ -240,5 +264,6 @@ if __name__ == "__main__":
     for name, number in figures().items():
         print(f"{number:10,} {name} (limit {LIMITS[name]:,})")
     print(f"{len(names_taken_past_an_api()):10,} names taken past an API")
+    print(f"{len(list(imports_of_tests_past_an_api())):10,} imports of tests past an API")
     for name, limit in LOADED.items():
         print(f"{len(loaded(name)):10,} modules: {name} (limit {limit})")
