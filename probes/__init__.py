@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from gputopo.probes.copy_jobs import describe as describe
     from gputopo.probes.copy_jobs import failure_of as failure_of
     from gputopo.probes.driver import listed_gpus as listed_gpus
+    from gputopo.probes.ethtool import max_rate as max_rate
     from gputopo.probes.host_load import HostReader as HostReader
     from gputopo.probes.interface import interface_of as interface_of
+    from gputopo.probes.nics import read_network as read_network
     from gputopo.probes.numa import NumaMemory as NumaMemory
     from gputopo.probes.numa import at_once as at_once
     from gputopo.probes.numa import bound_to as bound_to
@@ -73,8 +75,10 @@ _MODULES = {
     "kill_group": "processes",
     "listed_gpus": "driver",
     "load_cuda_libraries": "tensorflow_install",
+    "max_rate": "ethtool",
     "measure_watched": "session.watched",
     "open_watch": "nvml.gpu_watch",
+    "read_network": "nics",
     "read_tensorflow": "tensorflow_install",
     "read_tree": "collect",
     "read_with": "collect",

@@ -152,9 +152,7 @@ class NvmlReading:
     again WAIT_S seconds after the call in progress changed. `poll`: see DriverChild.
     """
 
-    def __init__(
-        self, on_wait: Callable[[str], None] = lambda text: None, poll: Poll | None = None
-    ) -> None:
+    def __init__(self, on_wait: Callable[[str], None] = lambda text: None, poll: Poll | None = None) -> None:
         self._on_wait, self._poll = on_wait, poll
         self._told, self._told_s = "", 0.0
         self._received = Received()

@@ -13,13 +13,8 @@ if TYPE_CHECKING:
     from gputopo.probes.session.budget import choose_effort as choose_effort
     from gputopo.probes.session.budget import sizes as sizes
     from gputopo.probes.session.conditions import Meter as Meter
-    from gputopo.probes.session.conditions import WindowReading as WindowReading
-    from gputopo.probes.session.conditions import conditions as conditions
-    from gputopo.probes.session.conditions import still_rising as still_rising
     from gputopo.probes.session.host_memory import HostMemoryRates as HostMemoryRates
     from gputopo.probes.session.host_memory import measure_host_memory as measure_host_memory
-    from gputopo.probes.session.jobs import jobs as jobs
-    from gputopo.probes.session.jobs import soak_jobs as soak_jobs
     from gputopo.probes.session.measured_job import measure_job as measure_job
     from gputopo.probes.session.measuring import Doors as Doors
     from gputopo.probes.session.measuring import Measuring as Measuring
@@ -35,17 +30,12 @@ _MODULES = {
     "Meter": "conditions",
     "Results": "session",
     "Speeds": "budget",
-    "WindowReading": "conditions",
     "bandwidth_of": "measuring",
     "check": "measuring",
     "choose_effort": "budget",
-    "conditions": "conditions",
-    "jobs": "jobs",
     "measure_host_memory": "host_memory",
     "measure_job": "measured_job",
     "sizes": "budget",
-    "soak_jobs": "jobs",
-    "still_rising": "conditions",
 }
 __all__ = [*_MODULES]
 __getattr__ = exports(__name__, _MODULES)

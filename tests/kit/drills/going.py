@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.supervise.record import Record
 from gputopo.probes import HostReader, RunWatch
-from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS
 from gputopo.report import document_text, run_document
+from gputopo.runs import summarise
 from gputopo.values.run.events import (
     Event,
     HostLoad,
     RankFailed,
+    RunFinished,
     RunStarted,
     Sample,
     Step,
@@ -78,7 +78,6 @@ class Watched:
         self._host = _HostReader()
         self._shown: tuple[Card, ...] = ()
         gpus = list(self._gpus.values())
-        self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
 
         def opened(asked: Sequence[int], others: Sequence[int]) -> Any:
             return WatchHere(asked, now=lambda: self.wall_s, clock=lambda: self.at)
@@ -103,7 +102,7 @@ class Watched:
 
     def samples(self, until: float, step: int) -> Iterator[Event]:
         """Yield the samples that are due until this time, in a step."""
-        while (due := self.at + self.every_s) <= until:
+        while (due := self.at + self.watch.every_s) <= until:
             self.at = due
             self.wall_s = self._box.time_s(due, step) + self._box.skew_s
             self.show(step)
@@ -215,9 +214,13 @@ def _spec(box: Box) -> dict[str, Any]:
 
 def went(box: Box, seed: int) -> tuple[Result, str]:
     """Run the box; return the result, and the report's text with spaces for line breaks."""
-    record = Record(None, lambda event: None)
-    for event in events_of(box, seed):
-        record.add(decode_line(encode_line(event)))
-    record.finish()
-    result = record.summary.result()
+    events = [decode_line(encode_line(event)) for event in events_of(box, seed)]
+    failed = next((event for event in events if isinstance(event, RankFailed)), None)
+    ended = RunFinished(
+        time_s=events[-1].time_s,
+        status="complete" if failed is None else "failed",
+        exit_code=0 if failed is None else failed.exit_code,
+        wall_s=events[-1].time_s - BEGAN_S,
+    )
+    result = summarise([*events, ended])
     return result, " ".join(document_text(run_document(result), 120).split())

@@ -209,12 +209,14 @@ def test_errors_of_all_nvlinks_are_added_up_from_the_begin(watching: Start) -> N
         (("own", 1), (2, 1)),
         (("own", 999_999_999), (2, 1)),  # it is not to be seen, but ours is: so numbers are of this namespace
         ((999_999_999,), (1, None)),
+        (("parent",), (1, 1)),
     ],
 )
 def test_processes_of_others_are_told_from_those_of_the_run(
     watching: Start, pids: tuple[int | str, ...], counted: tuple[int, int | None]
 ) -> None:
-    numbers = [os.getpid() if pid == "own" else int(pid) for pid in pids]
+    known: dict[int | str, int] = {"own": os.getpid(), "parent": os.getppid()}
+    numbers = [known.get(pid, 0) or int(pid) for pid in pids]
     on_card = tuple(ProcessSpec(number, "compute", None) for number in numbers)
     scenario = changed(SCENARIOS["four"], {0: {"processes": on_card}})
     (sample,) = watching(scenario, run_pid=os.getpid()).sample()
