@@ -117,12 +117,12 @@ def test_a_node_without_cpus_is_reported_and_one_without_memory_is_none() -> Non
 def test_wrong_data_is_a_failure_on_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = ctypes.memmove
 
-    def copy_within_pages(to: int, source: int | bytes, size: int) -> None:
-        """Fill as always, which begins with bytes; copy nothing between the two buffers."""
-        if isinstance(source, bytes) or to == source + size or size < 4 * MIB // 2:
+    def fill_only(to: int, source: int | bytes, size: int) -> None:
+        """Write the pattern, which begins with bytes and is doubled; copy nothing to another buffer."""
+        if isinstance(source, bytes) or to == source + size:
             copy(to, source, size)
 
-    monkeypatch.setattr(ctypes, "memmove", copy_within_pages)
+    monkeypatch.setattr(ctypes, "memmove", fill_only)
     found = measured()
     assert found.samples == ()
     assert [(one.source, one.reason) for one in found.failures] == [("node:0", "WRONG_DATA")]
