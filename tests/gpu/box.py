@@ -52,7 +52,7 @@ class NotTriedError(Exception):
 class Box:
     """The machine. `gputopo`, `plain`, `torch`: the beginnings of their command lines.
 
-    `limit`: `--gpus` of `gputopo bandwidth`. `full`: what a full session is asked to do.
+    `limit`: `--gpus` of `gputopo bandwidth`. `quick_words`, `full`: what each session is asked to do.
     """
 
     folder: Path
@@ -62,6 +62,7 @@ class Box:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     nvbandwidth: str | None = None
     limit: Sequence[str] = ()
+    quick_words: Sequence[str] = ("--effort", "quick")
     full: Sequence[str] = ("--effort", "full")
     is_double: bool = False
     budget_s: float = BUDGET_S
@@ -177,7 +178,7 @@ class Box:
     @cached_property
     def quick(self) -> Any:
         """A quick session of all GPUs."""
-        return self.keep("quick", *self.gputopo, "bandwidth", "--effort", "quick", "--json", *self.limit)
+        return self.keep("quick", *self.gputopo, "bandwidth", *self.quick_words, "--json", *self.limit)
 
     @cached_property
     def full_session(self) -> Any:

@@ -30,7 +30,7 @@ def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Mach
 
 def read_machine(root: Path = Path("/"), time_of_driver: DriverTime | None = None) -> Machine:
     """Read a machine as commands do, with NVML in a child process."""
-    with begin_reading(root, poll=time_of_driver and time_of_driver.look) as read:
+    with begin_reading(root, poll=None if time_of_driver is None else time_of_driver.look) as read:
         return read()
 
 

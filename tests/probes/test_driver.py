@@ -9,7 +9,7 @@ from gputopo.values.machine import Driver, DriverStatus, Gpu
 from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_files, write_function, write_tree
 
-LOADED = {"module": "550.54", "nodes": ("nvidiactl", "nvidia0")}
+LOADED: dict[str, Any] = {"module": "550.54", "nodes": ("nvidiactl", "nvidia0")}
 HUNG = DriverStop("hung", "nvmlInit", (), "did not return within 10 s")
 LISTED = {"proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: x"}
 Facts = dict[str, Any]

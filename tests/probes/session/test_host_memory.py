@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_a_machine_with_one_node_gives_one_sample_and_the_affinity_of_this_threa
     assert os.sched_getaffinity(0) == before
 
 
-def size_of_buffer(root: Path, **options: int) -> tuple[int | None, tuple[str, ...]]:
+def size_of_buffer(root: Path, **options: Any) -> tuple[int | None, tuple[str, ...]]:
     """Return the bytes that are copied in one repeat, and the notes about them."""
     ticks = iter(range(10_000))
     found = measure_host_memory(
