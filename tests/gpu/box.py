@@ -52,7 +52,7 @@ class NotTriedError(Exception):
 class Box:
     """The machine. `gputopo`, `plain`, `torch`: the beginnings of their command lines.
 
-    `limit`: `--gpus` of `gputopo bandwidth`. `quick_words`, `full`: what each session is asked to do.
+    `limit`: `--gpus` of `gputopo bandwidth`. `quick_words`: what a quick session is asked to do.
     """
 
     folder: Path
@@ -63,7 +63,6 @@ class Box:
     nvbandwidth: str | None = None
     limit: Sequence[str] = ()
     quick_words: Sequence[str] = ("--effort", "quick")
-    full: Sequence[str] = ("--effort", "full")
     is_double: bool = False
     budget_s: float = BUDGET_S
 
@@ -185,7 +184,7 @@ class Box:
         """A full session, of no more than two GPUs: of eight it takes many minutes."""
         gpus = [gpu["index"] for gpu in json.loads(Path(self.recording).read_text())["gpus"]]
         limit = self.limit or ("--gpus", ",".join(map(str, gpus[:2])))
-        return self.keep("full", *self.gputopo, "bandwidth", *self.full, "--json", *limit)
+        return self.keep("full", *self.gputopo, "bandwidth", "--effort", "full", "--json", *limit)
 
     @cached_property
     def plain_rates(self) -> Any:

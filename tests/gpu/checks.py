@@ -144,6 +144,8 @@ def holding(box: Box) -> Iterator[Row]:
 
 def full(box: Box) -> Iterator[Row]:
     """Copies and latencies of a quick and a full session."""
+    if box.is_double:
+        raise NotTriedError("a full session takes minutes on the double")
     sessions = [session["samples"] for session in (box.quick, box.full_session)]
     quick, whole = map(rates, sessions)
     yield from compared("quick, full", quick, whole)

@@ -15,7 +15,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.schema import decode
 from tests.gpu.__main__ import doubled
 from tests.gpu.box import RESERVE_S, Box, NotTriedError
-from tests.gpu.checks import CHECKS, copies, engine, facts, holding, kept, near, rates, rows
+from tests.gpu.checks import CHECKS, copies, engine, facts, full, holding, kept, near, rates, rows
 from tests.kit.cuda.build import why_not
 from tests.kit.dialects.smi import xml
 
@@ -209,6 +209,17 @@ def test_copies_are_compared_with_each_program_that_is_there(tmp_path: Path) -> 
     assert torch[1:] == ("CUDA_VISIBLE_DEVICES changes how PyTorch counts the GPUs", None)
     assert plain[1:] == ("0 of 1 within 1%; worst host to gpu:0: 12.5, 13.5", False)
     assert nvbandwidth[1:] == ("there is no nvbandwidth: --nvbandwidth PROGRAM", None)
+
+
+def test_the_copies_and_latencies_of_two_sessions_are_compared(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    copy = {"kind": "h2d", "method": "copy_engine", "source": "host", "destination": "gpu:0", "group": None}
+    for session, gb_per_s, us in (("quick", 12.5, 2.0), ("full_session", 12.6, 2.2)):
+        rate = copy | {"median_gb_per_s": gb_per_s, "bytes": 2**29}
+        vars(box)[session] = {"samples": [rate, copy | {"kind": "latency", "path": None, "median_us": us}]}
+    rate_row, latency_row = full(box)
+    assert rate_row[1:] == ("1 of 1 within 1%; worst host to gpu:0: 12.5, 12.6", True)
+    assert latency_row[1:] == ("0 of 1 within 5%; worst host gpu:0 copy_engine None: 2, 2.2", False)
 
 
 BARE = """
