@@ -166,8 +166,10 @@ def test_streams_that_begin_more_than_a_hundredth_of_a_window_apart_are_noted(
     window_s = 32 * MIB / spec.rate("h2d", 0)
     report = measure(spec, [both(h2d(0), d2h(0))], 32 * MIB, apart_s=share * window_s)
     assert any("apart" in note for note in report.notes) is is_noted
-    of_two = measure(spec, [together(h2d(0), h2d(1))], 32 * MIB, apart_s=share * window_s)
-    assert of_two.notes == (), "of the streams of two GPUs it cannot be shown"
+
+
+def test_of_the_streams_of_two_gpus_it_cannot_be_shown_that_they_begin_apart() -> None:
+    assert measure(box("2x4"), [together(h2d(0), h2d(1))], apart_s=1.0).notes == ()
 
 
 def test_readings_are_asked_for_while_the_copies_run() -> None:
@@ -262,7 +264,7 @@ def test_a_failure_names_the_path_it_is_about() -> None:
     assert bad.failure.reason == "CUDA_ERROR_UNKNOWN"
 
 
-SIZE = 32 * MIB
+SIZE = 8 * MIB
 
 
 def patterns(count: int) -> dict[str, tuple[list[Copy], int]]:
@@ -310,7 +312,7 @@ def test_each_copy_has_its_share_of_what_they_pass_together() -> None:
             assert copy.bytes == SIZE, pattern
 
 
-PAIRS = tuple(permutations(range(8), 2))
+PAIRS = tuple(permutations(range(5), 2))
 
 
 def seconds(*words: str, copies: int = 1) -> float:

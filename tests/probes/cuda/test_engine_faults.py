@@ -1,10 +1,11 @@
 """What goes wrong stays with the copies that it is about: each fault on the double of the driver."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
-from gputopo.probes import CopyJob, CopyTime
+from gputopo.probes import CopyTime
 from gputopo.values.bandwidth import Failure
 from tests.probes.cuda.doubled import (
     MIB,
@@ -137,7 +138,7 @@ _HELD = (
 
 @pytest.fixture(scope="module")
 def held_by_words() -> Report:
-    return measure(box("2x4"), _HELD, 16 * MIB)
+    return measure(box("2x4"), _HELD)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def held_by_words() -> Report:
 def test_a_kernel_holds_streams_where_they_do_not_wait_for_a_word(
     held_by_words: Report, word: str, why: str
 ) -> None:
-    report = measure(box("2x4", word), _HELD, 16 * MIB)
+    report = measure(box("2x4", word), _HELD)
     for window, same in zip(report.windows, held_by_words.windows, strict=True):
         for copy, reference in zip(window.copies, same.copies, strict=True):
             assert copy.failure is None, copy.failure
@@ -182,31 +183,43 @@ def test_a_window_that_lasts_longer_than_the_kernel_that_holds_it_does_not_count
     _good(after.copies[0])
 
 
-LARGE = 384 * MIB
-
-
-@pytest.mark.parametrize(
-    ("fault", "job"),
-    [
-        ("once@h2d:0", alone(h2d(0), 200 * MIB)),
-        ("once@d2h:0", alone(d2h(0), 200 * MIB)),
-        ("once@local:0", alone(local(0), 200 * MIB)),
-        ("once@engine:0-1", alone(direct(0, 1), 200 * MIB)),
-        ("once@write:0-1", alone(write(0, 1), 200 * MIB)),
-        ("once@read:0-1", alone(read(0, 1))),
-        ("once@h2d:1=3", alone(staged(0, 1), 200 * MIB)),
-        ("once@h2d:0=1", alone(h2d(0, pinned=False), 100 * MIB)),
-        ("once@h2d:0=5", alone(h2d(0), 4096)),
-        ("once@h2d:0=9", latency(h2d(0))),
-        ("once@d2h:1", both(h2d(1), d2h(1))),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.kind,
+# On two machines: a fault in one copy of the first job on its path, and the job. They do not touch one another.
+ONCE = (
+    {
+        "once@h2d:0": alone(h2d(0), 40 * MIB),
+        "once@d2h:1": alone(d2h(1), 40 * MIB),
+        "once@local:2": alone(local(2), 40 * MIB),
+        "once@engine:3-4": alone(direct(3, 4), 40 * MIB),
+        "once@write:3-5": alone(write(3, 5), 40 * MIB),
+        "once@read:3-6": alone(read(3, 6)),
+        "once@h2d:7=3": alone(staged(6, 7), 40 * MIB),
+    },
+    {
+        "once@h2d:0=1": alone(h2d(0, pinned=False), 40 * MIB),
+        "once@h2d:1=5": alone(h2d(1), 4096),
+        "once@h2d:2=9": latency(h2d(2)),
+        "once@d2h:3": both(h2d(3), d2h(3)),
+    },
 )
-def test_one_wrong_byte_anywhere_in_a_large_copy_is_found(fault: str, job: CopyJob) -> None:
-    report = measure(box("2x4", fault, memory=LARGE), [job, job], 64 * MIB)
-    first = [copy.failure for copy in report.windows[0].copies if copy.failure]
-    assert [failure.reason for failure in first] == ["WRONG_DATA"]
-    for copy in report.windows[1].copies:
+
+
+@pytest.fixture(scope="module")
+def once_wrong() -> dict[str, Sequence[CopyWindow]]:
+    """The two windows of each job, by the fault in the first one."""
+    windows: dict[str, Sequence[CopyWindow]] = {}
+    for faults in ONCE:
+        report = measure(box("2x4", *faults), [job for job in faults.values() for _ in range(2)])
+        windows |= {fault: report.windows[2 * n : 2 * n + 2] for n, fault in enumerate(faults)}
+    return windows
+
+
+@pytest.mark.parametrize("fault", [fault for faults in ONCE for fault in faults])
+def test_one_wrong_byte_anywhere_in_a_copy_is_found(
+    once_wrong: dict[str, Sequence[CopyWindow]], fault: str
+) -> None:
+    first, second = once_wrong[fault]
+    assert [copy.failure.reason for copy in first.copies if copy.failure] == ["WRONG_DATA"]
+    for copy in second.copies:
         assert copy.failure is None
 
 
