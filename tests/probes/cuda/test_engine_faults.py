@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputopo.probes import CopyTime
+from gputopo.probes import CopyTime, CopyWindow
 from gputopo.values.bandwidth import Failure
 from tests.probes.cuda.doubled import (
     MIB,
@@ -183,7 +183,7 @@ def test_a_window_that_lasts_longer_than_the_kernel_that_holds_it_does_not_count
     _good(after.copies[0])
 
 
-# On two machines: a fault in one copy of the first job on its path, and the job. They do not touch one another.
+# On two machines: a fault in one copy of the first job on a path, and the job. No two share a path.
 ONCE = (
     {
         "once@h2d:0": alone(h2d(0), 40 * MIB),
@@ -195,7 +195,7 @@ ONCE = (
         "once@h2d:7=3": alone(staged(6, 7), 40 * MIB),
     },
     {
-        "once@h2d:0=1": alone(h2d(0, pinned=False), 40 * MIB),
+        "once@h2d:4": alone(h2d(4, pinned=False), 40 * MIB),
         "once@h2d:1=5": alone(h2d(1), 4096),
         "once@h2d:2=9": latency(h2d(2)),
         "once@d2h:3": both(h2d(3), d2h(3)),
