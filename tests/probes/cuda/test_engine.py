@@ -205,6 +205,12 @@ def test_memory_that_comes_from_another_node_than_asked_is_reported_as_what_it_i
     assert any("set_mempolicy (Invalid argument)" in note for note in notes)
 
 
+def test_cpus_of_another_node_do_not_place_the_memory_there() -> None:
+    rate, lies, wanted, _ = _node_seen("cpuset=0")
+    assert (lies, wanted) == (1, None)
+    assert rate == pytest.approx(1.0, rel=WITHIN)
+
+
 def test_pageable_memory_is_looked_for_as_well() -> None:
     spec = box("8two", "memoryon=0")
     jobs = [alone(h2d(4, 1, pinned=False)), alone(staged(0, 4)), alone(h2d(0, 0, pinned=False))]
