@@ -70,7 +70,7 @@ def require_files_of(spec: RunSpec) -> None:
     saved = spec.lifecycle
     trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
     if spec.task == "eval" or trains:
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
+        from gputopo.launch.train import require_files  # loads NumPy
 
         require_files(spec)
 
