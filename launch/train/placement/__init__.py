@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gputopo.public_names import exports
 
 if TYPE_CHECKING:
+    from gputopo.launch.train.placement.algorithms import self_test as self_test
     from gputopo.launch.train.placement.checking import check_ops as check_ops
     from gputopo.launch.train.placement.checking import check_variables as check_variables
     from gputopo.launch.train.placement.checking import count_tower_ops as count_tower_ops
@@ -42,6 +43,7 @@ _MODULES = {
     "place": "placements",
     "reducer_of": "methods",
     "require_kernels": "trial_step",
+    "self_test": "algorithms",
     "server_config": "devices",
     "set_up_devices": "devices",
     "settings": "devices",

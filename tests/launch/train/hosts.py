@@ -8,21 +8,35 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from gputopo.launch.device_names import device_name
-from gputopo.launch.jobs.serving import own_spec
+import msgspec
+
 from gputopo.values import schema
 from gputopo.values.run.events import Device, PhaseBegun, decode_line
-from gputopo.values.run.spec import RunSpec, Server
+from gputopo.values.run.spec import Lifecycle, RunSpec, Server
 from tests.kit.forks import ROOT
 from tests.launch.forks import server
 from tests.launch.train.worker_process import environment
+
+# How a host of rank 1 or above trains: without limits, saving nothing.
+UNTIL_RANK_0_ENDS: dict[str, Any] = {
+    "num_batches": None,
+    "time_budget_s": None,
+    "max_batches": None,
+    "max_error": None,
+    "min_warmup_s": 0.0,
+}
+
+
+def cpu(rank: int, number: int = 0) -> str:
+    """Return TensorFlow's name of a CPU device of a host."""
+    return f"/job:worker/task:{rank}/device:CPU:{number}"
 
 
 def devices_of(hosts: int, each: int) -> tuple[Device, ...]:
     """Return the devices of a run: so many CPU devices on each host."""
     places = [(rank, number) for rank in range(hosts) for number in range(each)]
     return tuple(
-        Device(tower=tower, device=device_name("CPU", number, rank), rank=rank, host=f"n{rank}")
+        Device(tower=tower, device=cpu(rank, number), rank=rank, host=f"n{rank}")
         for tower, (rank, number) in enumerate(places)
     )
 
@@ -39,7 +53,7 @@ def spec_of(hosts: int, each: int, **fields: Any) -> RunSpec:
         Server(host=f"n{rank}", address=f"127.0.0.1:{port}", cores=2) for rank, port in enumerate(ports)
     )
     given: dict[str, Any] = {"model": "trivial", "backend": "cpu", "batch_size": 2, "num_batches": 3}
-    given |= {"num_warmup_batches": 1, "ps_device": device_name("CPU", 0, 0)}
+    given |= {"num_warmup_batches": 1, "ps_device": cpu(0)}
     if "strategy" in fields:
         given |= {"variable_update": "replicated", "ps_device": None, "rank": 0}
     return RunSpec(**{**given, "devices": devices_of(hosts, each), "servers": servers, **fields})
@@ -81,7 +95,10 @@ def working(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
         started = {}
         for rank in spec.ranks[1:]:
             file = folder / f"rank-{rank}.json"
-            schema.write(file, own_spec(spec, rank))
+            saved = Lifecycle(resume=spec.lifecycle.resume, resume_or_start=spec.lifecycle.resume_or_start)
+            warns = msgspec.structs.replace(spec.optimization, on_nan="warn")
+            changed = {"lifecycle": saved, "optimization": warns, **UNTIL_RANK_0_ENDS}
+            schema.write(file, msgspec.structs.replace(spec, rank=rank, **changed))
             program = ending.enter_context(_started(("-m", "gputopo.launch.train.worker", str(file), "1")))
             started[rank] = program[0]
         yield started

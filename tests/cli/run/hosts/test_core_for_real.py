@@ -10,7 +10,7 @@ from typing import IO, Any
 import pytest
 
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.train.lifecycle import checkpoint_files as files
+from gputopo.launch.train.lifecycle import newest_checkpoint
 from gputopo.values.run.events import Event, Step, read_events
 from tests.cli import trained as alone
 from tests.cli.run.hosts.test_faults import Host, Hosts
@@ -131,7 +131,7 @@ def test_tensorflows_strategy_saves_its_last_step_and_names_what_it_cannot_do(
         ended[0][1].split()
     )
     events, result = events_of(folder / "run"), result_in(folder)
-    last, _ = files.newest(folder / "saved")
+    last, _ = newest_checkpoint(folder / "saved")
     assert last is not None
     assert last.header.steps == max(step or 0 for step in losses_of(events))
     assert all(row["images_per_sec"] > 0 for row in result["devices"])
