@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gputopo.launch.train.stepper import Stepper as Stepper
     from gputopo.launch.train.training import stepper_of as stepper_of
     from gputopo.launch.train.training import train as train
+    from gputopo.launch.train.versions import worker_versions as worker_versions
 
 _MODULES = {
     "Bench": "placement.timing",
@@ -53,6 +54,7 @@ _MODULES = {
     "tested_reducer": "placement.methods",
     "train": "training",
     "unreachable_rank": "op_errors",
+    "worker_versions": "versions",
 }
 __all__ = [*_MODULES]
 __getattr__ = exports(__name__, _MODULES)

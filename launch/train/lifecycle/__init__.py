@@ -1,7 +1,7 @@
 """Everything in a run other than training steps: checkpoints, evaluations, exports, traces, TensorBoard.
 
-Each public name loads its module when it is used. Only `evaluate`, `measure_input` and `pass_forward` load
-TensorFlow.
+Each public name loads its module when it is used. `ForwardStep`, `evaluate`, `measure_input` and
+`pass_forward` load TensorFlow.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gputopo.launch.train.lifecycle.checkpoint_files import prune_checkpoints as prune_checkpoints
     from gputopo.launch.train.lifecycle.checkpoint_files import require_files as require_files
     from gputopo.launch.train.lifecycle.checkpoint_files import write_checkpoint as write_checkpoint
+    from gputopo.launch.train.lifecycle.evaluating import ForwardStep as ForwardStep
     from gputopo.launch.train.lifecycle.evaluating import evaluate as evaluate
     from gputopo.launch.train.lifecycle.evaluating import measure_input as measure_input
     from gputopo.launch.train.lifecycle.evaluating import pass_forward as pass_forward
@@ -25,6 +26,7 @@ _MODULES = {
     "CheckpointHeader": "checkpoint_files",
     "DiskError": "folders",
     "FolderError": "folders",
+    "ForwardStep": "evaluating",
     "evaluate": "evaluating",
     "measure_input": "evaluating",
     "newest_checkpoint": "checkpoint_files",
