@@ -14,8 +14,7 @@ import json, sys
 import keras
 import tensorflow as tf
 from keras import layers
-from gputopo.launch.models.keras_building import KerasModel, build_keras
-from gputopo.launch.models.keras_costs import count_costs
+from gputopo.launch.models import KerasModel, build_keras, count_costs
 from gputopo.launch.spec import model_names
 from gputopo.values import schema
 import msgspec

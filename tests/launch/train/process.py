@@ -22,7 +22,7 @@ import numpy as np
 
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Evaluated, Event, Noticed, PlacementChecked, Step
-from gputopo.values.run.spec import RunSpec
+from gputopo.values.run.spec import RunSpec, Server
 from tests.launch.train.hosts import devices_of
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.slope_model import SlopeModel
@@ -68,19 +68,13 @@ def _case(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any
 
 
 @functools.cache
-def _first(name: str, seed: int) -> list[Any]:
-    """Return the first weights of a model."""
+def _first(name: str, seed: int, device: Device, servers: tuple[Server, ...]) -> list[Any]:
+    """Return the first weights of a model, created on a device."""
     from gputopo.launch.train import stepper_of
 
-    spec = RunSpec(
-        model=name,
-        devices=(Device(tower=0, device="/CPU:0"),),
-        backend="cpu",
-        ps_device="/CPU:0",
-        batch_size=1,
-    )
-    places = stepper_of(_model(name), msgspec.structs.replace(spec, seed=seed)).placement.places
-    return [variable.numpy() for variable in places[0]]
+    fields: dict[str, Any] = {"model": name, "seed": seed, "batch_size": 1, "ps_device": device.device}
+    spec = RunSpec(backend="cpu", devices=(device,), servers=servers, **fields)
+    return [variable.numpy() for variable in stepper_of(_model(name), spec).placement.places[0]]
 
 
 def _model(name: str) -> Any:
@@ -131,7 +125,7 @@ def _run(spec: RunSpec, *, transfers: bool) -> dict[str, Any]:
     checked = next(event for event in events if isinstance(event, PlacementChecked))
     found["variables_on"] = np.array(json.dumps(checked.variables))
     found["ops_on"] = np.array(json.dumps(checked.ops))
-    for number, array in enumerate(_first(spec.model, spec.seed)):
+    for number, array in enumerate(_first(spec.model, spec.seed, spec.devices[0], spec.servers)):
         found[f"first{number}"] = array
     for place, variables in enumerate(placement.places):
         for number, variable in enumerate(variables):

@@ -74,7 +74,7 @@ def reported() -> dict[str, Any]:
     return found
 
 
-def test_the_largest_difference_is_found_and_is_finite_where_numbers_are_not(
+def test_the_largest_difference_is_found_and_always_finite(
     reported: dict[str, Any],
 ) -> None:
     farthest = reported["too far"]
