@@ -346,7 +346,7 @@ class WorkerLife:
         elif status != 0 or not (self._record.has_steps or self._spec.after(self._record.resumed) is None):
             kills, before = cgroup.oom_kills(), self._oom_kills_before
             self._record.add(
-                failure.of_exit(
+                failure.failure_of_exit(
                     status,
                     self._spec,
                     time_s=time.time(),
