@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.launch.train.hosts import free_ports
+
 HEARTBEAT_MS = 4000
 TOLD_S = 40  # seconds to wait until a host is told
 JOIN_S = 60

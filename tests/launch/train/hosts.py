@@ -41,16 +41,27 @@ def devices_of(hosts: int, each: int) -> tuple[Device, ...]:
     )
 
 
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that no program listens on."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def of_rank(spec: RunSpec, rank: int) -> RunSpec:
+    """Return the spec of a host of rank 1 or above, by a strategy that has a process on each host."""
+    saved = Lifecycle(resume=spec.lifecycle.resume, resume_or_start=spec.lifecycle.resume_or_start)
+    warns = msgspec.structs.replace(spec.optimization, on_nan="warn")
+    return msgspec.structs.replace(spec, rank=rank, lifecycle=saved, optimization=warns, **UNTIL_RANK_0_ENDS)
+
+
 def spec_of(hosts: int, each: int, **fields: Any) -> RunSpec:
     """Return a spec of the cheapest model on hosts whose addresses are free ports of this one."""
-    with ExitStack() as held:
-        ports = []
-        for _ in range(hosts):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(one.getsockname()[1])
     servers = tuple(
-        Server(host=f"n{rank}", address=f"127.0.0.1:{port}", cores=2) for rank, port in enumerate(ports)
+        Server(host=f"n{rank}", address=f"127.0.0.1:{port}", cores=2)
+        for rank, port in enumerate(free_ports(hosts))
     )
     given: dict[str, Any] = {"model": "trivial", "backend": "cpu", "batch_size": 2, "num_batches": 3}
     given |= {"num_warmup_batches": 1, "ps_device": cpu(0)}
@@ -95,10 +106,7 @@ def working(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
         started = {}
         for rank in spec.ranks[1:]:
             file = folder / f"rank-{rank}.json"
-            saved = Lifecycle(resume=spec.lifecycle.resume, resume_or_start=spec.lifecycle.resume_or_start)
-            warns = msgspec.structs.replace(spec.optimization, on_nan="warn")
-            changed = {"lifecycle": saved, "optimization": warns, **UNTIL_RANK_0_ENDS}
-            schema.write(file, msgspec.structs.replace(spec, rank=rank, **changed))
+            schema.write(file, of_rank(spec, rank))
             program = ending.enter_context(_started(("-m", "gputopo.launch.train.worker", str(file), "1")))
             started[rank] = program[0]
         yield started
