@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 
 HEARTBEAT_MS = 4000
 TOLD_S = 40  # seconds to wait until a host is told

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.device_names import device_name
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.serving import own_spec, server_command
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES

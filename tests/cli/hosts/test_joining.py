@@ -10,7 +10,7 @@ import pytest
 
 from gputopo.cli import run_command
 from gputopo.launch.hosts import joining
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.joining import address_of

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.allocation import Allocation, FoundHosts, find_hosts
-from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch import Allocation, FoundHosts, HostOptions, find_hosts
+from gputopo.launch.hosts import HostAddress, read_hosts
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import given_of
 from tests.launch.hosts.environs import (

@@ -66,7 +66,7 @@ def branches():
     y = layers.concatenate([layers.Conv2D(5, 1)(x), layers.AveragePooling2D(2, 1, "same")(x)])
     return keras.Model(x, layers.Dense(2)(layers.Flatten()(y)))
 
-answer = {"resnet50": count_costs(build_keras(model_names.read("keras:ResNet50"), None), "resnet50")}
+answer = {"resnet50": count_costs(build_keras(model_names.read_model_name("keras:ResNet50"), None), "resnet50")}
 for name, model in (("shared", shared(Shared)), ("traced", shared(Traced)), ("attention", attention()),
                     ("branches", branches()), ("convolutions", convolutions()), ("recurrent", recurrent())):
     answer[name] = count_costs(KerasModel(model, name=name), name)

@@ -17,7 +17,7 @@ from gputopo.launch.spec import model_names
 from gputopo.launch.models.keras_sources import own_model
 for name in sys.argv[2:]:
     try:
-        own_model(model_names.read(name), 1)
+        own_model(model_names.read_model_name(name), 1)
     except UsageError as error:
         print(f"{error.what} | {error.hint}")
 """

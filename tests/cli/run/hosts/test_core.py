@@ -3,7 +3,7 @@
 import pytest
 
 from gputopo.launch import Job, runnable
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 from gputopo.launch.hosts.planning import plan_hosts
 from gputopo.planner.request import Request
 from gputopo.values.option import Given

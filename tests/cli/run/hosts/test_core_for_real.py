@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import pytest
 
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.values.run.events import Event, Step, read_events
 from tests.cli import trained as alone

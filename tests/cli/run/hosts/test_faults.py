@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from tests.kit import commands
 from tests.kit.faults import selected

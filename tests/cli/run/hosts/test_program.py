@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 from tests.kit import commands
 from tests.kit.forks import Program
 

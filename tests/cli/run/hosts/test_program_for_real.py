@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.hosts.addresses import free_port
+from tests.kit.ports import free_port
 from tests.kit import commands
 
 pytestmark = pytest.mark.tensorflow
