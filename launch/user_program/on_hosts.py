@@ -74,7 +74,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     machine, output = host.on.machine, host.options.output
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
     spec = msgspec.structs.replace(part.spec, command=words_of(program))
-    part = msgspec.structs.replace(part, spec=spec, cluster=env.allowed(part.cluster))
+    part = msgspec.structs.replace(part, spec=spec, cluster=env.allowed_variables(part.cluster))
     if output is not None:
         options = msgspec.structs.replace(host.options, output=str(Path(output) / f"rank-{bringing.rank}"))
         host = replace(host, options=options)
@@ -88,7 +88,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
         client.outlast()
         if client.end is not None and client.end.exit_code:
             raise client.end.error
-        return _run(host, program, part, env.allowed(reply.environment), bringing.address, folder)
+        return _run(host, program, part, env.allowed_variables(reply.environment), bringing.address, folder)
 
 
 def _await_ready(rendezvous: "RendezvousServer", ranks: Sequence[int]) -> None:

@@ -4,42 +4,38 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.hosts import joining
-from tests.kit.ports import free_port
-from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.hosts.joining import address_of
-from gputopo.launch.hosts.options import HostOptions
-from gputopo.values.errors import HardwareError
 from tests.cli.conftest import Call
+from tests.kit.ports import free_port
 
 
 def test_a_rank_0_whose_name_is_not_known_yet_is_found_once_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    call: Call, without_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers: list[str | OSError] = [socket.gaierror(socket.EAI_NONAME, "Name or service not known")] * 3
-    answers.append("10.0.0.6")
+    resolve, unknown = socket.getaddrinfo, [None] * 3
 
-    def own_address(name: str, port: int) -> str:
-        found = answers.pop(0)
-        if isinstance(found, OSError):
-            raise found
-        return found
+    def resolve_later(name: str, *given: Any, **options: Any) -> Any:
+        if name == "set-workers-0-0.set" and unknown:
+            unknown.pop()
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve("localhost" if name == "set-workers-0-0.set" else name, *given, **options)
 
-    monkeypatch.setattr(joining, "own_address", own_address)
-    monkeypatch.setattr(joining, "RETRY_S", 0.0)
-    pods = Allocation(rank=1, hosts=(HostAddress("set-workers-0-0.set"), HostAddress(None)), source="JobSet")
-    assert address_of(pods, HostOptions()) == "10.0.0.6"
-    said = "cannot resolve yet: Name or service not known; retrying for 60 s"
-    assert capsys.readouterr().err.count(said) == 1
-    answers.append(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-    with pytest.raises(HardwareError, match=r"cannot resolve: Name or service not known$"):
-        address_of(pods, HostOptions(join_timeout=1e-9))
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_later)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    hosts = f"set-workers-0-0.set:{free_port()},n2"
+    words = ("run", "--model", "trivial", "--hosts", hosts, "--node-rank", "1", "--join-timeout")
+    done = call(*words, "0.5")
+    assert done.code == 3
+    assert done.err.count("cannot resolve yet: Name or service not known; retrying for 0.5 s") == 1
+    assert "did not answer within 0.5 s: connection refused" in done.err, "its address is known"
+    unknown.append(None)
+    assert "which this host cannot resolve: Name or service not known" in call(*words, "0.000001").err
 
 
 @pytest.fixture

@@ -9,13 +9,15 @@ from random import Random
 import pytest
 
 from gputopo.launch.jobs.network import Ended, measure, read
-from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES, Command, NetworkHost
+from gputopo.launch.jobs.network_tools import Command, NetworkHost
 from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, NetworkToolChoice
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import NicPort
 from tests.kit.dialects.nccl_tests import one_size
 from tests.kit.dialects.network import Iperf3, Perftest, iperf3_json, perftest
 
+# What messages of nccl-tests have, between two hosts and in an all-reduce.
+PAIR_BYTES, ALL_BYTES = 64 * 2**20, 256 * 2**20
 PORT = NicPort(index=0, rdma_device="mlx5_0", rdma_port=1, state="ACTIVE", rate_gbit_per_s=200.0)
 PROGRAMS = {name: name for name in ("iperf3", "ib_write_bw", "mpirun", "sendrecv_perf", "all_reduce_perf")}
 # Two ranks' part of NCCL_DEBUG=INFO.
@@ -52,7 +54,7 @@ def of_nccl_tests(
         if isinstance(result, str):
             return Ended(result, 1)
         of_all = one_size("all_reduce", result, ALL_BYTES, hosts=hosts, gpus=gpus)
-        return Ended(NCCL_LOG + (of_all if is_all else one_size("sendrecv", result, BYTES)), 0)
+        return Ended(NCCL_LOG + (of_all if is_all else one_size("sendrecv", result, PAIR_BYTES)), 0)
 
     return program
 
@@ -150,13 +152,16 @@ def test_what_measures_nothing_is_an_error_with_the_first_reason_and_ends_soon()
 @pytest.mark.parametrize(
     ("ended", "says"),
     [
-        (Ended(one_size("sendrecv", 900.0, BYTES, hosts=1), 0), "sendrecv_perf ran as 2 single processes"),
         (
-            Ended(one_size("sendrecv", 1.0, BYTES, hosts=3), 0),
+            Ended(one_size("sendrecv", 900.0, PAIR_BYTES, hosts=1), 0),
+            "sendrecv_perf ran as 2 single processes",
+        ),
+        (
+            Ended(one_size("sendrecv", 1.0, PAIR_BYTES, hosts=3), 0),
             "sendrecv_perf ran 3 ranks on 3 hosts, not 2 on 2",
         ),
-        (Ended(one_size("sendrecv", 1.0, BYTES), 134), "mpirun ended with exit code 134"),
-        (Ended(one_size("sendrecv", 1.0, BYTES).replace("    0  ", "   37  "), 0), "37 wrong elements"),
+        (Ended(one_size("sendrecv", 1.0, PAIR_BYTES), 134), "mpirun ended with exit code 134"),
+        (Ended(one_size("sendrecv", 1.0, PAIR_BYTES).replace("    0  ", "   37  "), 0), "37 wrong elements"),
         (Ended("\x1b[2J\0{{ what is this", 0), "sendrecv_perf printed no result: [2J{{ what is this"),
         (Ended("", None, "did not end within 60 s"), "mpirun did not end within 60 s"),
     ],

@@ -3,14 +3,14 @@
 import pytest
 
 from gputopo.launch import Job, runnable
-from tests.kit.ports import free_port
-from gputopo.launch.hosts.planning import plan_hosts
-from gputopo.planner.request import Request
+from gputopo.launch.hosts import plan_hosts
+from gputopo.planner import Request
 from gputopo.values.option import Given
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.spec import Lifecycle
 from tests.cli.conftest import Call
+from tests.kit.ports import free_port
 from tests.launch.hosts.environs import Environ, open_mpi_5, ray_train, slurm_step, torchrun
 from tests.launch.hosts.test_planning import brought, by_rails
 

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import pytest
 
-from tests.kit.ports import free_port
 from tests.kit import commands
 from tests.kit.forks import Program
+from tests.kit.ports import free_port
 
 SHOWS = "import json, os; print(json.dumps(dict(os.environ)))"
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
