@@ -18,7 +18,7 @@ from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.hosts.training import HostOfRun, claim, failed_here, near_to, replies
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
-from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
+from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset_variables
 from gputopo.launch.user_program.running import make_folder, other_gpus, run_program, run_recorded, runs_on
 from gputopo.probes import interface_of
 from gputopo.report import to_stderr
@@ -143,6 +143,6 @@ def _run(
     near = near_to(spec.gpus, machine, host.options)
     environment = env.program_env(os.environ, visible if spec.gpus else None, near)
     to_stderr(f"gputopo: {spec.says[0]}.\n")
-    environment |= unset(cluster, environment)
+    environment |= unset_variables(cluster, environment)
     others = other_gpus(machine, spec)
     return run_recorded(program, environment, spec, others, folder, host.options)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from gputopo.launch.supervise.worker_life import WorkerLimits
+from gputopo.launch.supervise import WorkerLimits
 from gputopo.runs import summarise
 from gputopo.values.run.events import (
     RunFinished,

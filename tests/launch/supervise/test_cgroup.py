@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.spec.host_place import HostPlace, Usable
-from gputopo.launch.supervise.cgroup import cpu_quota, oom_kills, usable_cpus
-from gputopo.probes import processes
+from gputopo import probes
+from gputopo.launch.spec import HostPlace, Usable
+from gputopo.launch.supervise import oom_kills, usable_cpus
 from gputopo.values.index_ranges import index_ranges
 
 
@@ -63,7 +63,7 @@ def test_the_smallest_quota_on_the_path_of_groups_counts(tmp_path: Path) -> None
         "sys/fs/cgroup/slurm/job/cpu.max": "250000 100000\n",
         "sys/fs/cgroup/slurm/cpu.max": "800000 100000\n",
     }
-    assert cpu_quota(tree(tmp_path, files)) == 2.5
+    assert usable_cpus(tree(tmp_path, files)).quota == 2.5
 
 
 def test_cgroup_1_has_its_quota_in_two_files(tmp_path: Path) -> None:
@@ -73,12 +73,11 @@ def test_cgroup_1_has_its_quota_in_two_files(tmp_path: Path) -> None:
         f"{folder}/cpu.cfs_quota_us": "150000\n",  # the container's own group, at the top of its mount
         f"{folder}/cpu.cfs_period_us": "100000\n",
     }
-    assert cpu_quota(tree(tmp_path, files)) == 1.5
-    assert cpu_quota(tree(tmp_path, {f"{folder}/cpu.cfs_quota_us": "-1\n"})) is None
+    assert usable_cpus(tree(tmp_path, files)).quota == 1.5
+    assert usable_cpus(tree(tmp_path, {f"{folder}/cpu.cfs_quota_us": "-1\n"})).quota is None
 
 
 def test_without_groups_there_is_no_quota(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path) is None
     assert usable_cpus(tmp_path) == Usable(frozenset(os.sched_getaffinity(0)))
 
 
@@ -91,7 +90,7 @@ def tethered(place: HostPlace) -> list[str]:
         "print(maps.read_text().split()[1] if maps.exists() else '?')"
     )
     done = subprocess.run(
-        processes.tethered([sys.executable, "-I", "-c", shows], 15),
+        probes.tethered([sys.executable, "-I", "-c", shows], 15),
         env={**os.environ, **place.environment({})},
         capture_output=True,
         text=True,

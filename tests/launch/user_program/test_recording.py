@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_seconds
+from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, hang_limits
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
 from gputopo.launch.user_program import recording as module
@@ -69,7 +69,7 @@ def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
 
 def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> None:
     stop = ProgramStop()
-    looks = watch(of_seconds(60), stop)
+    looks = watch(hang_limits(60), stop)
     looks.reported(done(pid, 1), 10.0)
     looks.sampled(Sample(time_s=1.0, gpus=(GpuSample(gpu=1, graphics_mhz=300, gpu_utilization_percent=100),)))
     assert looks.look(69.0) is None
@@ -83,7 +83,7 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
 
 
 def test_what_the_stderr_of_a_program_that_hangs_reports_is_named(pid: int) -> None:
-    looks = watch(of_seconds(60), None, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    looks = watch(hang_limits(60), None, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
     looks.reported(done(pid, 1), 10.0)
     found = looks.look(70.0)
     assert isinstance(found, RankFailed)
@@ -94,7 +94,7 @@ def test_what_the_stderr_of_a_program_that_hangs_reports_is_named(pid: int) -> N
 def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: int) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    looks = watch(of_seconds(60))
+    looks = watch(hang_limits(60))
     looks.reported(done(pid, 1), 10.0)
     looks.reported(done(gone.pid, 1), 10.0)
     looks.reported(StepsEnded(pid=pid), 20.0)
@@ -105,13 +105,13 @@ def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: in
 
 
 def test_a_program_that_reports_no_step_is_noticed_once_and_never_hangs() -> None:
-    looks = watch(of_seconds(60))
+    looks = watch(hang_limits(60))
     assert (looks.wait_s(10.0), looks.look(59.0)) == (50.0, None)
     said = looks.look(60.0)
     assert isinstance(said, Noticed)
     assert said.says.startswith("No step was reported; ")
     assert (looks.wait_s(61.0), looks.look(1e6), looks.unwatched()) == (None, None, None)
-    assert watch(of_seconds(60)).unwatched() is not None  # it ended before that
+    assert watch(hang_limits(60)).unwatched() is not None  # it ended before that
 
 
 def test_auto_is_50_steps_and_no_less_than_an_evaluation_may_take(pid: int) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.jobs.reduction_bench import METHODS, REPEATS, measure
+from gputopo.launch.jobs.reduction_bench import METHODS, REPEATS, time_methods
 from gputopo.launch.jobs.reduction_worker import REFUSED, REFUSED_FOR_ALL, ReductionJob
 from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import RankFailed, read_events
@@ -131,7 +131,7 @@ def test_every_method_names_an_algorithm_that_there_is() -> None:
 
 
 def test_the_real_worker_is_measured_on_cpu_devices() -> None:
-    times = measure("trivial", None, methods=["ring"])
+    times = time_methods("trivial", None, methods=["ring"])
     assert times.not_measured == ()
     (sample,) = times.samples
     assert (sample.algorithm, sample.source) == ("ring", "cpu:0,1")
