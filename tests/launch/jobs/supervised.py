@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
 from gputopo.launch.jobs import RunJob, supervise
 from gputopo.launch.supervise import RunFolder, WorkerLimits
 from gputopo.values.run.events import (

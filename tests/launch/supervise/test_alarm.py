@@ -3,7 +3,6 @@ import os
 import select
 import shlex
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.verdict import Cause, Causes
 from tests.invented_runs import gpu_devices, on_hosts, step
+from tests.kit import commands
 
 CAUSE = Cause(id="power-cap", says="", how="fitted", percent=12, percent_low=11, percent_high=13)
 SLOW = Anomaly(
@@ -165,7 +165,7 @@ def test_records_are_written_without_tensorflow(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from tests.launch.supervise.test_alarm import run, write; "
         "write(*run(Path(sys.argv[1]), 12)); sys.exit('tensorflow' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", writes, str(tmp_path / "board")], check=True)
+    assert commands.run("-c", writes, str(tmp_path / "board")).returncode == 0
     assert list(tmp_path.glob("board/gpu_*/events.out.tfevents.*"))
 
 

@@ -59,8 +59,8 @@ def peak_bytes(*, launcher: int, worker: int) -> int:
 
 
 def test_the_peak_memory_is_that_of_the_worker_alone() -> None:
-    assert 200 * MIB < peak_bytes(launcher=1, worker=200 * MIB) < 300 * MIB
-    assert 300 * MIB < peak_bytes(launcher=200 * MIB, worker=300 * MIB) < 400 * MIB
+    assert 80 * MIB < peak_bytes(launcher=1, worker=80 * MIB) < 160 * MIB
+    assert 160 * MIB < peak_bytes(launcher=80 * MIB, worker=160 * MIB) < 240 * MIB
 
 
 EVENTS: list[Event] = [
@@ -124,8 +124,8 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 def test_a_worker_that_prints_without_end_leaves_the_first_and_the_last_part(tmp_path: Path) -> None:
     output = WorkerOutput(tmp_path / "log", first_bytes=1000, last_bytes=2000)
-    for number in range(100_000):
-        output.take(b"line %06d\n" % number)
+    for number in range(0, 100_000, 10):
+        output.take(b"".join(b"line %06d\n" % line for line in range(number, number + 10)))
     output.close()
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[:2] == ["line 000000", "line 000001"]
@@ -133,7 +133,7 @@ def test_a_worker_that_prints_without_end_leaves_the_first_and_the_last_part(tmp
     (gap,) = (place for place, one in enumerate(lines) if one.startswith("[gputopo: about 1 MB of output"))
     kept = [int(one.split()[1]) for one in lines[gap + 1 :]]
     assert kept == list(range(kept[0], 100_000))
-    assert 2000 - LINE_BYTES <= sum(len(one) + 1 for one in lines[gap + 1 :]) <= 4000
+    assert 2000 - LINE_BYTES <= sum(len(one) + 1 for one in lines[gap + 1 :]) <= 4000 + 10 * 12
 
 
 def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_last_lines(

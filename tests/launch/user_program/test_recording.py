@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, hang_limits
-from gputopo.launch.supervise.worker_process import OwnChildren
+from gputopo.launch.supervise import PROGRAM_PATIENCE, EventLog, HangLimits, OwnChildren, hang_limits
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
-from gputopo.launch.user_program import recording as module
-from gputopo.launch.user_program.error_output import ErrorOutput
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, failure_of
-from gputopo.launch.user_program.recording import (
+from gputopo.launch.user_program import (
+    ErrorOutput,
+    Joined,
+    ProgramEnd,
     ProgramRecord,
+    ProgramStop,
     StallWatch,
-    recording,
+    StepPipe,
+    failure_of,
+    recorded,
     write_stacks,
 )
-from gputopo.launch.user_program.steps import Joined, StepPipe
-from gputopo.probes import RunWatch, child
+from gputopo.probes import RunWatch
 from gputopo.report import program_lines
 from gputopo.runs import summarise
 from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
@@ -34,7 +34,7 @@ from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
 from tests.kit.faults import broken
-from tests.kit.nvml import FakeNvml, hang, installed
+from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import ProcessSpec, Scenario, changed
 
@@ -206,15 +206,6 @@ def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
     assert (result.throughput, result.run_verdict) == (None, None)  # which nobody measured
 
 
-def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
-    fake = FakeNvml(FOUR)
-    fake.spoil("nvmlDeviceGetPowerUsage", hang, gpu=1, after_calls=2)
-    result, (notice,) = watched(fake, 0, 1)
-    assert notice.startswith("The GPUs are no longer sampled: nvmlDeviceGetPowerUsage of GPU 1 ")
-    assert (result.status, notice in result.says) == ("complete", True)
-
-
 @pytest.mark.parametrize(("gpus", "gpu", "named"), [((0, 1), 1, "GPU 1"), ((), None, "CPU device 1")])
 def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past(
     gpus: tuple[int, ...], gpu: int | None, named: str
@@ -267,7 +258,7 @@ def steps_recorded(sampler: Stuck | None, events: list[Event], steps: int) -> Re
     record = ProgramRecord(None, events.append, lambda line: None)
     record.begin(spec(0))
     with closing(StepPipe()) as pipe:
-        with recording(record, sampler, pipe, spec(0)) as state, pytest.MonkeyPatch.context() as patch:
+        with recorded(record, sampler, pipe, spec(0)) as state, pytest.MonkeyPatch.context() as patch:
             patch.setenv(STEPS_FILE, str(pipe.name))
             with Steps(examples=4) as loop:
                 for _ in range(steps):
@@ -285,8 +276,7 @@ def test_steps_are_all_there_at_the_end_also_beside_a_sampler_that_hangs(stuck: 
     assert not any("loss" in line for line in result.says)
 
 
-def test_a_record_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "END_S", 0.05)
+def test_a_record_that_cannot_be_ended_is_left_behind() -> None:
     hangs, entered = threading.Event(), threading.Event()
 
     def on_event(event: Event) -> None:  # a disk that hangs
@@ -301,7 +291,7 @@ def test_a_record_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.Monkey
             return (Noticed(time_s=0.0, says="noticed"),)
 
     record = ProgramRecord(None, on_event, lambda line: None)
-    with recording(record, Notices(), None, spec()) as state:
+    with recorded(record, Notices(), None, spec(), end_s=0.05) as state:
         entered.wait()
     assert state.stuck
     hangs.set()
