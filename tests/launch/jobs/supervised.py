@@ -78,7 +78,8 @@ class Run:
             limits=limits,
             **more,  # type: ignore[arg-type]
         )
-        with in_place_of(WORKER, behaves(behaviour), self.folder.path / "stand-in"):
+        beside = self.folder.path.with_name(f"{self.folder.path.name}-stand-in")
+        with in_place_of(WORKER, behaves(behaviour), beside):
             outcome = supervise(job)
         assert self.children() == []
         return Ended(outcome.exit_code, tuple(events), outcome.result, outcome.stopped)
