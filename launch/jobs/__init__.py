@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.reduction_bench import METHODS as METHODS
     from gputopo.launch.jobs.reduction_bench import ReductionTimes as ReductionTimes
     from gputopo.launch.jobs.reduction_bench import time_methods as time_methods
+    from gputopo.launch.jobs.reduction_worker import ReductionJob as ReductionJob
+    from gputopo.launch.jobs.reduction_worker import require_memory as require_memory
     from gputopo.launch.jobs.restarting import SavedSteps as SavedSteps
     from gputopo.launch.jobs.restarting import continued as continued
     from gputopo.launch.jobs.restarting import is_of_nccl as is_of_nccl
     from gputopo.launch.jobs.restarting import may_restart as may_restart
     from gputopo.launch.jobs.run import RunJob as RunJob
+    from gputopo.launch.jobs.run import find_batch as find_batch
     from gputopo.launch.jobs.run import supervise as supervise
     from gputopo.launch.jobs.screen import ScreenCell as ScreenCell
     from gputopo.launch.jobs.screen import measure_cells as measure_cells
@@ -51,6 +54,7 @@ _MODULES = {
     "NetworkHost": "network_tools",
     "Pause": "sweep",
     "Race": "race",
+    "ReductionJob": "reduction_worker",
     "ReductionTimes": "reduction_bench",
     "RunJob": "run",
     "SavedSteps": "restarting",
@@ -62,6 +66,7 @@ _MODULES = {
     "claimed_by_others": "claims",
     "contenders": "race",
     "continued": "restarting",
+    "find_batch": "run",
     "is_of_nccl": "restarting",
     "known_of": "before",
     "may_restart": "restarting",
@@ -71,6 +76,7 @@ _MODULES = {
     "own_spec": "serving",
     "past_of": "before",
     "predicted_s": "sweep_seconds",
+    "require_memory": "reduction_worker",
     "run_cells": "sweep",
     "sized": "model_costs",
     "supervise": "run",
