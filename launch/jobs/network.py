@@ -80,7 +80,7 @@ def measure_between_hosts(
         for ends, port in zip(tried, random.sample(PORTS, len(tried)), strict=True):
             commands += transfer(tool, hosts, ends, seconds, port, environ)
         ended = run(commands, PAIR_LIMIT_S if is_nccl else seconds + START_S)
-        return [_read(tool, client) for client in ended[:: 1 if is_nccl else 2]]  # the others are servers
+        return [read(tool, client) for client in ended[:: 1 if is_nccl else 2]]  # the others are servers
 
     samples, failures = _pairs(tool, hosts, all_rounds, transfers)
     if not samples:
@@ -154,7 +154,7 @@ def _with_all_reduce(
     )
 
 
-def _read(tool: NetworkTool, ended: EndedCommand) -> Sample | str:
+def read(tool: NetworkTool, ended: EndedCommand) -> Sample | str:
     """Return what a program measured for a transfer, or why it did not."""
     if tool == NCCL_TESTS:
         of_pair = _of_nccl_tests(ended, "sendrecv_perf", ranks=2, hosts=2)

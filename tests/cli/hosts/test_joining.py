@@ -21,21 +21,20 @@ def test_a_rank_0_whose_name_is_not_known_yet_is_found_once_it_is(
     resolve, unknown = socket.getaddrinfo, [None] * 3
 
     def resolve_later(name: str, *given: Any, **options: Any) -> Any:
-        if name == "set-workers-0-0.set" and unknown:
-            unknown.pop()
+        if name == "n0.never" or (name == "set-workers-0-0.set" and unknown):
+            unknown[:1] = []
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return resolve("localhost" if name == "set-workers-0-0.set" else name, *given, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_later)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    hosts = f"set-workers-0-0.set:{free_port()},n2"
-    words = ("run", "--model", "trivial", "--hosts", hosts, "--node-rank", "1", "--join-timeout")
-    done = call(*words, "0.5")
+    words = ("run", "--model", "trivial", "--node-rank", "1", "--join-timeout")
+    done = call(*words, "0.5", "--hosts", f"set-workers-0-0.set:{free_port()},n2")
     assert done.code == 3
     assert done.err.count("cannot resolve yet: Name or service not known; retrying for 0.5 s") == 1
     assert "did not answer within 0.5 s: connection refused" in done.err, "its address is known"
-    unknown.append(None)
-    assert "which this host cannot resolve: Name or service not known" in call(*words, "0.000001").err
+    done = call(*words, "0.000001", "--hosts", "n0.never,n2")
+    assert "which this host cannot resolve: Name or service not known" in done.err
 
 
 @pytest.fixture
@@ -43,17 +42,9 @@ def by(ssh: None) -> tuple[str, ...]:
     return ("run", "--hosts", f"localhost:{free_port()},127.0.0.2")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--model", "trivial", "--cpu", "--ps", "gpu:9"), "--ps gpu:9 is a device that does not exist"),
-        (("--", "no-such-program"), "there is no program no-such-program"),
-    ],
-)
-def test_what_each_host_refuses_is_shown_once(
-    call: Call, by: tuple[str, ...], words: tuple[str, ...], says: str
-) -> None:
-    done = call(*by, *words)
+def test_what_each_host_refuses_is_shown_once(call: Call, by: tuple[str, ...]) -> None:
+    says = "--ps gpu:9 is a device that does not exist"
+    done = call(*by, "--model", "trivial", "--cpu", "--ps", "gpu:9")
     assert (done.code, done.out) == (2, "")
     assert done.err.count(says) == 1, done.err
     assert next(line for line in done.err.splitlines() if says in line).startswith("gputopo: ")

@@ -130,9 +130,9 @@ def test_hosts_meet_at_a_port_of_their_own_and_the_words_of_a_program_stay_behin
     capfd: Shown,
 ) -> None:
     ports = set()
-    for _ in range(2):
+    for hosts in ("localhost,n2", "localhost,n2"):
         *words, hosts, rank, number, end, program, option = shown_by(
-            capfd, "n1,n2", "--json", "--", "python", "--hosts"
+            capfd, hosts, "--json", "--", "python", "--hosts"
         )["words"]
         assert (words, rank, number) == (["--json", "--hosts"], "--node-rank", "0")
         assert (end, program, option) == ("--", "python", "--hosts")

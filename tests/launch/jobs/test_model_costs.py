@@ -46,8 +46,8 @@ class Built:
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
     built = Built(tmp_path / "built")
-    monkeypatch.setattr(models, "build_keras", built.build, raising=False)
-    monkeypatch.setattr(models, "count_costs", built.count, raising=False)
+    monkeypatch.setitem(vars(models), "build_keras", built.build)
+    monkeypatch.setitem(vars(models), "count_costs", built.count)
     return built
 
 
@@ -108,14 +108,14 @@ def test_a_number_of_parameters_is_planned_for_as_the_nearest_model_which_is_sta
 
 def test_a_function_is_counted_by_building(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = [SimpleNamespace(shape=(31_000_000,)), SimpleNamespace(shape=(2, 15_500_000))]
-    monkeypatch.setattr(models, "KerasModel", lambda model, name: model, raising=False)
+    monkeypatch.setitem(vars(models), "KerasModel", lambda model, name: model)
     found = sized(lambda: SimpleNamespace(trainable_weights=weights))
     assert found.workload == msgspec.structs.replace(ALEXNET, name=str(found.name))
 
     def refuse(model: object, name: str) -> None:
         raise UsageError("its steps cannot be traced", "x")
 
-    monkeypatch.setattr(models, "KerasModel", refuse, raising=False)
+    monkeypatch.setitem(vars(models), "KerasModel", refuse)
     assert sized(lambda: SimpleNamespace(trainable_weights=weights)).name == "alexnet", "by its parameters"
 
 

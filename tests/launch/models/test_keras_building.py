@@ -192,7 +192,7 @@ import json, sys
 import keras
 import numpy as np
 import tensorflow as tf
-from gputopo.launch.spec import model_names
+from gputopo.launch.spec import read_model_name
 from gputopo.launch.models import models
 from gputopo.launch.models.model import parameter_count
 from gputopo.launch.models.keras_building import build_keras, seeds

@@ -151,7 +151,7 @@ def test_a_rank_0_whose_launcher_is_stopped_reports_that_it_was_silent_itself(ho
 def test_a_server_that_is_stopped_is_named_while_the_step_waits_and_when_that_is_given_up(
     hosts: Hosts,
 ) -> None:
-    first, second = hosts.training("--stall-timeout", "2")
+    first, second = hosts.training("--stall-timeout", "1")
     _, server = second.all()
     server.suspend()
     first.until("the process of localhost (rank 1) is stopped (SIGSTOP)")
@@ -262,5 +262,4 @@ def test_a_checkpoint_that_rank_0_does_not_have_is_the_reason_on_both_hosts(
     both = [hosts.start(rank, "--checkpoints", str(tmp_path / "c"), "--resume") for rank in (0, 1)]
     for host in both:
         assert host.ended()[0] == 2, host.seen
-        print(host.seen)
         assert "there is no checkpoint" in host.seen
