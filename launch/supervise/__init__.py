@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gputopo.launch.supervise.signals import caught as caught
     from gputopo.launch.supervise.signals import deferred as deferred
     from gputopo.launch.supervise.signals import raised as raised
-    from gputopo.launch.supervise.watchdog import HangLimits as HangLimits
     from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE as PROGRAM_PATIENCE
+    from gputopo.launch.supervise.watchdog import HangLimits as HangLimits
     from gputopo.launch.supervise.watchdog import Watchdog as Watchdog
     from gputopo.launch.supervise.watchdog import hang_limits as hang_limits
     from gputopo.launch.supervise.watchdog import is_stuck as is_stuck

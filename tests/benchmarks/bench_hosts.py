@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.device_names import device_name
-from tests.kit.ports import free_port
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.serving import own_spec, server_command
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES
 from gputopo.values import schema
 from gputopo.values.run.events import Device, Step, read_events
 from gputopo.values.run.spec import Exchange, RunSpec, Runtime, Server
+from tests.kit.ports import free_port
 
 STEPS = {"alexnet": 6, "resnet20": 40}
 ENVIRON = {

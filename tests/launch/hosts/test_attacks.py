@@ -187,8 +187,11 @@ def test_a_stranger_at_the_port_of_rank_0_starts_nothing(tmp_path: Path) -> None
         with pytest.raises(UsageError, match="has a different secret"):
             guest(port).join(joining(1), 60)
         words = ("run", "--cpu", "--model", "trivial", "--hosts", f"{LOOPBACK}:{port},localhost")
-        environ = {"GPUTOPO_SECRET": "the secret of the job", "GPUTOPO_HOME": str(tmp_path)}
-        done = commands.run("-m", "gputopo", *words, "--node-rank", "1", **environ)
+        done = commands.run(
+            *("-m", "gputopo", *words, "--node-rank", "1"),
+            GPUTOPO_SECRET="the secret of the job",
+            GPUTOPO_HOME=str(tmp_path),
+        )
     assert done.returncode == 2, done.stderr
     assert "has a different secret" in done.stderr
     assert "whatever I say" not in done.stderr

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,7 +40,7 @@ def host(number: int = 0, *, without: tuple[str, ...] = (), **facts: object) -> 
     return NetworkHost(name=f"n{number}", **{**own, **facts})  # type: ignore[arg-type]
 
 
-def hosts(count: int, **facts: object) -> list[NetworkHost]:
+def hosts(count: int, **facts: Any) -> list[NetworkHost]:
     return [host(number, **facts) for number in range(count)]
 
 

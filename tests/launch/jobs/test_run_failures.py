@@ -98,26 +98,19 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     assert not list(run.folder.path.glob("trial-*"))
 
 
-def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
+def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason_and_its_stacks(run: Run) -> None:
     impatient = WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2))
     with contextlib.closing(EventQueue[Event]()) as others:
         others.put(Sample(time_s=1.0, rank=0, gpus=(GpuSample(gpu=2, gpu_utilization_percent=50),)))
         others.put(Sample(time_s=2.0, rank=1, gpus=(GpuSample(gpu=5, gpu_utilization_percent=60),)))
-        outcome = run("hangs", limits=impatient, others=others)
+        outcome = run("hangs_with_stacks", limits=impatient, others=others)
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
     assert "a step usually takes 0.2 s" in failed.cause
-    assert failed.cause.endswith("; GPU 2 50% busy"), "of this host"
-    assert summarise(run.written()).status == "failed"
-
-
-def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> None:
-    failed = failure(
-        run("hangs_with_stacks", limits=WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2)))
-    )
-    assert failed.kind == "hung"
     assert "the worker waits, using no CPU time" in failed.cause
-    assert any("misbehave.py" in line and "in hang" in line for line in failed.last_lines)
+    assert failed.cause.endswith("; GPU 2 50% busy"), "of this host"
+    assert any("misbehave.py" in line and "in hang" in line for line in failed.last_lines), "its stacks"
+    assert summarise(run.written()).status == "failed"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from tests.launch.specs import cpu_spec
     ("signum", "kind", "code"),
     [
         (signal.SIGINT, "interrupted", 130),
-        (signal.SIGTERM, "terminated", 143),
         (signal.SIGHUP, "terminated", 129),
         (signal.SIGQUIT, "terminated", 131),
     ],

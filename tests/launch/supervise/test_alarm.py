@@ -5,6 +5,7 @@ import shlex
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ SLOW = Anomaly(
 OVER = AnomalyOver(time_s=0.0, tower=1, gpu=1, part="compute", says="GPU 1 is even again")
 
 
-def problems_of(target: str, *events: Event, **limits: float) -> list[str]:
+def problems_of(target: str, *events: Event, **limits: Any) -> list[str]:
     problems: list[str] = []
     told = Alarm(target, problems.append, **limits)
     for event in events:
