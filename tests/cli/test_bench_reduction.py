@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
                         bytes=2**27, median_us=50_000.0, median_gb_per_s=2.7, bus_gb_per_s=2.75)  # fmt: skip
         return ReductionTimes(samples=(sample,), fixed_cost_us={"copy": 120.0})
 
-    monkeypatch.setattr(reduction_bench, "measure", measure)
+    monkeypatch.setattr(reduction_bench, "time_methods", measure)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return calls
 

@@ -82,7 +82,7 @@ def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
     error: BaseException,
 ) -> None:
     worker("works")
-    create = runs.create
+    create = runs.create_run_folder
 
     def once(output: Path | None, **kept: Any) -> runs.RunFolder:
         if output == tmp_path / "out" / "2":
@@ -115,7 +115,7 @@ def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_
     code: int,
 ) -> None:
     worker("works")
-    create, save = runs.create, runs.save_result
+    create, save = runs.create_run_folder, runs.save_result
 
     def created(output: Path | None, **kept: Any) -> runs.RunFolder:
         if place == "next" and output == tmp_path / "out" / "2":
