@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gputopo.captures import reading
+from gputopo.captures import load, read_text
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 from tests import there
@@ -24,7 +24,7 @@ def in_turn(*lists: Iterable[object]) -> list[tuple[Any, ...]]:
 
 def measured_of(text: str, origin: str = "log") -> tuple[Machine, Bandwidth]:
     """Return what is read of a text, which must hold a bandwidth."""
-    machine = reading.read_text(text, origin=origin)
+    machine = read_text(text, origin=origin)
     return machine, there(machine.bandwidth)
 
 
@@ -40,7 +40,7 @@ def loaded(folder: Path, *texts: str) -> Machine:
     paths = [folder / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    return reading.load([str(path) for path in paths])
+    return load([str(path) for path in paths])
 
 
 NIC = "0000:86:00.0"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import limits, reading
+from gputopo.captures import limits, load, read_text
 from gputopo.values.errors import InputError
 
 XML = "<?xml version='1.0'?>\n<nvidia_smi_log>{}</nvidia_smi_log>\n"
@@ -28,7 +28,7 @@ def many(kind: str) -> str:
 @pytest.mark.parametrize("kind", ["recording", "nvidia-smi -q -x", "nvidia-smi topo -m"])
 def test_more_gpus_than_any_machine_has_are_refused(kind: str) -> None:
     with pytest.raises(InputError, match="lists more than 256 GPUs"):
-        reading.read_text(many(kind), origin="x")
+        read_text(many(kind), origin="x")
 
 
 def test_a_text_that_is_longer_than_any_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     text = '{"schema":"gputopo.machine/1","source":"x","gpus":[{"index":0}]}'
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(text))
     writer.start()
-    machine = reading.load([str(tmp_path / "pipe")])
+    machine = load([str(tmp_path / "pipe")])
     writer.join()
     assert [gpu.index for gpu in machine.gpus] == [0]
 
@@ -78,9 +78,9 @@ def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
     gpu = f'{{"index":0,"memory_mib":{{"total":{number}}}}}'
     text = f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpu}]}}'
     with pytest.raises(InputError, match=r"cannot be|not a valid"):
-        reading.read_text(text, origin="x")
+        read_text(text, origin="x")
 
 
 def test_blanks_without_end_are_read_in_linear_time() -> None:
     with limits.limited_time("x", 2.0), pytest.raises(InputError, match="in an unknown format"):
-        reading.read_text(" " * 250_000 + "x\n", origin="x")
+        read_text(" " * 250_000 + "x\n", origin="x")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.cli import run_command
 from gputopo.findings import find
 from gputopo.reference import expected_of
@@ -18,7 +18,7 @@ NO_DRIVER = "NVIDIA-SMI has failed because it couldn't communicate with the NVID
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="paste")
+    return read_text(text, origin="paste")
 
 
 def serious(machine: Machine) -> list[Finding]:

@@ -9,7 +9,7 @@ import pytest
 
 import gputopo.captures
 from gputopo import pages
-from gputopo.captures import detect, reading, recording
+from gputopo.captures import detect, load, read_bundled
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Hop, Machine
@@ -25,21 +25,21 @@ def put(folder: Path, content: bytes | str, name: str = "capture") -> str:
 
 def refused(*sources: str) -> InputError:
     with pytest.raises(InputError) as caught:
-        reading.load(sources)
+        load(sources)
     assert "\n" not in caught.value.what + caught.value.hint
     assert caught.value.hint
     return caught.value
 
 
 def test_the_content_decides_and_not_the_name(tmp_path: Path) -> None:
-    assert reading.load([put(tmp_path, MATRIX, "box.json")]).source == "nvidia-smi topo"
+    assert load([put(tmp_path, MATRIX, "box.json")]).source == "nvidia-smi topo"
     recorded = schema.encode_pretty(Machine(source="live", gpus=(Gpu(index=0),)))
-    assert reading.load([put(tmp_path, recorded, "topo.txt")]).source == "live"
+    assert load([put(tmp_path, recorded, "topo.txt")]).source == "live"
 
 
 def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MATRIX.encode())))
-    assert reading.load(["-"]).links[0].hop is Hop.PIX
+    assert load(["-"]).links[0].hop is Hop.PIX
 
 
 def test_an_empty_standard_input_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_an_empty_standard_input_is_named_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bundled_machine_is_read_by_its_name() -> None:
-    assert reading.load(["7gforce"]) == recording.read_bundled("7gforce")
+    assert load(["7gforce"]) == read_bundled("7gforce")
     assert gputopo.captures.load(["az-2x-m60"]).gpus[0].name == "Tesla M60"
 
 
@@ -60,7 +60,7 @@ def test_a_file_wins_over_a_bundled_machine_of_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put(tmp_path, MATRIX, "7gforce")
-    assert len(reading.load(["7gforce"]).gpus) == 2
+    assert len(load(["7gforce"]).gpus) == 2
 
 
 def test_a_missing_file_names_the_nearest_bundled_machine(tmp_path: Path) -> None:

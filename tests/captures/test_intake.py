@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import intake, merge, reading
+from gputopo.captures import intake, merge, read_text
 from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
@@ -97,17 +97,17 @@ MARKS: dict[str, Callable[[int, str], str]] = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_marked_capture_reads_as_the_bare_one(name: str) -> None:
-    bare = reading.read_text(ALL[name], origin="log")
+    bare = read_text(ALL[name], origin="log")
     for name_of_mark, mark in MARKS.items():
         marked = "\n".join(mark(at, line) for at, line in enumerate(ALL[name].split("\n")))
-        assert reading.read_text(marked, origin="log") == bare, name_of_mark
+        assert read_text(marked, origin="log") == bare, name_of_mark
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_quotation_in_a_message_reads_as_the_bare_capture(name: str) -> None:
     quoted = "\n".join(f"> {line}" for line in ALL[name].split("\n"))
-    machine = reading.read_text(f"Hello,\n\n{quoted}\n\nis it sound?\n", origin="log")
-    assert machine.gpus == reading.read_text(ALL[name], origin="log").gpus
+    machine = read_text(f"Hello,\n\n{quoted}\n\nis it sound?\n", origin="log")
+    assert machine.gpus == read_text(ALL[name], origin="log").gpus
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -155,14 +155,14 @@ def test_a_diff_is_refused_with_what_to_give() -> None:
 
 def test_line_breaks_of_markdown_come_off() -> None:
     broken = "".join(f"{line} \\\n" for line in ALL["topo"].splitlines())
-    assert reading.read_text(broken, origin="page") == reading.read_text(ALL["topo"], origin="page")
+    assert read_text(broken, origin="page") == read_text(ALL["topo"], origin="page")
 
 
 @pytest.mark.parametrize("name", ["nvlink -s", "nccl"])
 def test_the_source_of_a_page_reads_as_the_page(name: str) -> None:
     source = html.escape(ALL[name], quote=False)
     assert "&lt;" in source
-    assert reading.read_text(source, origin="page") == reading.read_text(ALL[name], origin="page")
+    assert read_text(source, origin="page") == read_text(ALL[name], origin="page")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_may_be_the_text_itself_is_no_mark(text: str) -> None:
 def test_lines_of_several_machines_are_refused_with_how_to_part_them() -> None:
     mixed = "".join(f"node{1 + at % 2}: {line}\n" for line in ALL["topo"].splitlines() for at in range(2))
     with pytest.raises(InputError, match="mixes the lines of several hosts: node1, node2") as error:
-        reading.read_text(mixed, origin="log")
+        read_text(mixed, origin="log")
     assert "grep '^node1:'" in error.value.hint
 
 
@@ -195,7 +195,7 @@ XML = "<nvidia_smi_log><attached_gpus>1</attached_gpus><gpu id='00000000:05:00.0
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="bug report")
+    return read_text(text, origin="bug report")
 
 
 def facts(machine: Machine) -> tuple[object, ...]:
@@ -211,7 +211,7 @@ def read_alone(name: str) -> Machine:
 def test_two_captures_in_one_text_are_read_as_two_files_are(above: str, below: str) -> None:
     together = read(f"Here it is:\n```\n{ALL[above]}\n```\n\n{ALL[below]}\n```\nThanks\n")
     alone = [read_alone(above), read_alone(below)]
-    assert any(facts(together) == facts(merge.merge(order)) for order in (alone, alone[::-1]))
+    assert any(facts(together) == facts(merge(order)) for order in (alone, alone[::-1]))
 
 
 def test_the_peer_table_below_a_matrix_is_not_lost() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import ledger, load, reading
+from gputopo.captures import ledger, load, read_text
 from gputopo.findings import find
 from gputopo.report.machine.inspection import about_rows
 from gputopo.values.machine import Machine
@@ -102,15 +102,15 @@ def test_a_line_of_nothing_known_is_listed_wherever_it_stands(name: str, data: s
     places = range(len(lines) + 1) if DIALECTS[name] != NCCL else (0, len(lines))
     place = data.draw(st.sampled_from(places))
     lines.insert(place, MARKER)
-    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
+    machine = read_text("\n".join(lines) + "\n", origin="x")
     assert (place + 1, MARKER) in [(one.line, one.text) for one in machine.unread]
-    bare = reading.read_text(DIALECTS[name], origin="x")
+    bare = read_text(DIALECTS[name], origin="x")
     assert (machine.gpus, machine.links, machine.host) == (bare.gpus, bare.links, bare.host)
 
 
 @pytest.mark.parametrize("name", WHOLE_DOCUMENTS)
 def test_lines_around_a_document_are_listed(name: str) -> None:
-    machine = reading.read_text(f"{MARKER}\n{DIALECTS[name]}{MARKER} 2\n", origin="x")
+    machine = read_text(f"{MARKER}\n{DIALECTS[name]}{MARKER} 2\n", origin="x")
     assert [one.text for one in machine.unread] == [MARKER, f"{MARKER} 2"]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import load, read_text
 from gputopo.cli import run_command
 from gputopo.findings import find
 from gputopo.report import inspection_document
@@ -165,7 +165,7 @@ def test_a_part_that_is_refused_is_reported_next_to_an_error() -> None:
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="paste")
+    return read_text(text, origin="paste")
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -279,4 +279,4 @@ def test_a_bug_report_without_a_driver_states_why(tmp_path: Path) -> None:
     path.write_text(
         f"{rule}Start of NVIDIA bug report log file.\n{rule}/usr/bin/nvidia-smi --query\n\n{error}\n"
     )
-    assert [one.id for one in find(reading.load([str(path)]))] == ["driver.not_loaded"]
+    assert [one.id for one in find(load([str(path)]))] == ["driver.not_loaded"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import intake, reading
+from gputopo.captures import intake, read_bytes, read_text
 from gputopo.values.errors import InputError
 from tests.captures.samples import ALL, NCCL, TOPO, in_turn
 
@@ -26,13 +26,13 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize(("kind", "name"), in_turn(PACKERS, ALL))
 def test_a_packed_capture_reads_as_the_plain_one(name: str, kind: str) -> None:
     data = PACKERS[kind](ALL[name].encode())
-    assert reading.read_bytes(data, origin="x") == reading.read_text(ALL[name], origin="x")
+    assert read_bytes(data, origin="x") == read_text(ALL[name], origin="x")
 
 
 def test_members_are_joined() -> None:
     half = len(TOPO) // 2
     data = gzip.compress(TOPO[:half].encode()) + gzip.compress(TOPO[half:].encode())
-    assert reading.read_bytes(data, origin="x") == reading.read_text(TOPO, origin="x")
+    assert read_bytes(data, origin="x") == read_text(TOPO, origin="x")
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -46,7 +46,7 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_unpacked(kind: str) -> 
 def test_a_file_that_is_cut_or_damaged_is_named_as_such(kind: str) -> None:
     data = PACKERS[kind](NCCL.encode() + bytes(range(32, 127)) * 400)
     with pytest.raises(InputError, match=f"{kind} file"):
-        reading.read_bytes(data[:-20], origin="x")
+        read_bytes(data[:-20], origin="x")
 
 
 @given(st.binary(), st.sampled_from([b"", b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\x00"]))
@@ -62,5 +62,5 @@ def test_an_archive_is_refused_with_what_to_do(tmp_path: Path) -> None:
     data = (tmp_path / "tree.tar").read_bytes()
     for packed in (data, gzip.compress(data)):
         with pytest.raises(InputError, match="is an archive") as error:
-            reading.read_bytes(packed, origin="tree.tar")
+            read_bytes(packed, origin="tree.tar")
         assert "tar -xf" in error.value.hint

@@ -56,7 +56,7 @@ def test_a_merge_renumbers_the_numbers_with_the_gpus() -> None:
         gpus=tuple(Gpu(index=i, pci_address=f"0000:0{7 + i}:00.0") for i in range(3)),
         bandwidth=MEASURED,
     )
-    bandwidth = there(merge.merge([leader, other]).bandwidth)
+    bandwidth = there(merge([leader, other]).bandwidth)
     assert (bandwidth.samples[1].source, bandwidth.samples[1].destination) == ("gpu:1", "gpu:0")
     assert [c.gpu for c in bandwidth.samples[0].conditions] == [1, 2]
     assert bandwidth.uplink_groups[0].gpus == (1, 2)
@@ -66,7 +66,7 @@ def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_on
     twice = Bandwidth(source="test", samples=(MEASURED.samples[1],) * 2)
     gpus = tuple(Gpu(index=i) for i in range(3))
     merged = there(
-        merge.merge([Machine(source=name, gpus=gpus, bandwidth=twice) for name in ("test", "copy")]).bandwidth
+        merge([Machine(source=name, gpus=gpus, bandwidth=twice) for name in ("test", "copy")]).bandwidth
     )
     assert len(merged.samples) == 2
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import detect, reading
+from gputopo.captures import detect, read_text
 from gputopo.values.errors import InputError
 
 
@@ -39,7 +39,7 @@ from gputopo.values.errors import InputError
 )
 def test_a_known_tool_is_named_with_what_to_give_instead(text: str, says: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
-        reading.read_text(text, origin="box.txt")
+        read_text(text, origin="box.txt")
     assert caught.value.what.startswith("box.txt is ")
     assert says in caught.value.what
     assert hint in caught.value.hint

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import HOSTS
@@ -275,7 +275,7 @@ def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(mixed:
         blocks = [each[n : n + mixed] for n in range(0, len(first), mixed) for each in (first, second)]
         lines = [line for block in blocks for line in block]
     text = "\n".join(lines)
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     bandwidth = there(machine.bandwidth)
     assert bandwidth.samples == ()
     (failure,) = bandwidth.failures

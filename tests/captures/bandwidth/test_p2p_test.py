@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.bandwidth import Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -15,7 +15,7 @@ DISABLED = "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)"
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="test")
+    return read_text(text, origin="test")
 
 
 def samples(text: str) -> tuple[Sample, ...]:

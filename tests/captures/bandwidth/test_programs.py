@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.captures.bandwidth import programs as pasted
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
@@ -52,7 +52,7 @@ def test_of_a_long_log_only_the_first_unread_lines_are_kept() -> None:
 
 
 def test_a_matrix_in_a_text_that_only_speaks_of_a_bandwidth_test_is_read() -> None:
-    machine = reading.read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
+    machine = read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
     assert machine.source == "nvidia-smi topo"
     assert machine.bandwidth is None
 

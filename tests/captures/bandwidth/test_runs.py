@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import merge, reading
+from gputopo.captures import merge, read_text
 from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
@@ -101,7 +101,7 @@ def test_runs_on_different_gpus_are_refused(program: str) -> None:
         texts.append(PROGRAMS[program](Machine(source="x", gpus=gpus), Random(name))[1])
     text = several_runs.FORMS["rules"](texts)
     with pytest.raises(InputError, match="different GPUs: node1, node2") as error:
-        reading.read_text(text, origin="log")
+        read_text(text, origin="log")
     assert "several machines" in error.value.hint
 
 
@@ -124,8 +124,8 @@ def test_files_of_other_machines_lose_no_number_unless_their_gpus_differ(names: 
     for bus, name in zip((1, 4), names, strict=True):
         gpus = (Gpu(index=i, name=name, pci_address=f"0000:0{bus + i}:00.0") for i in range(2))
         text = _of_nvbandwidth(Machine(source="x", gpus=tuple(gpus)), Random(bus))[1]
-        machines.append(reading.read_text(text, origin=name))
-    found = merge.merge(runs.by_files(["a.txt", "b.txt"], machines)[1])
+        machines.append(read_text(text, origin=name))
+    found = merge(runs.by_files(["a.txt", "b.txt"], machines)[1])
     assert found.bandwidth is not None
     if len(set(names)) == 1:
         assert len(found.bandwidth.samples) == sum(
@@ -142,8 +142,8 @@ def test_files_of_before_and_after_are_runs_of_the_same_gpus(program: str) -> No
     random = Random(program)
     machine = measured.machine(random)
     written = {name: PROGRAMS[program](machine, random) for name in ("before.txt", "after.txt")}
-    read_each = [reading.read_text(output, origin=name) for name, (_, output) in written.items()]
-    found = merge.merge(runs.by_files([*written], bandwidth_test.renumbered([*written], read_each))[1])
+    read_each = [read_text(output, origin=name) for name, (_, output) in written.items()]
+    found = merge(runs.by_files([*written], bandwidth_test.renumbered([*written], read_each))[1])
     assert found.bandwidth is not None
     expected = [s for name, (one, _) in written.items() for s in several_runs.of_run(one, name)]
     assert sorted(map(repr, found.bandwidth.samples)) == sorted(map(repr, expected))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
 from tests import there
@@ -110,7 +110,7 @@ def check_nvbandwidth(
     else:
         perf = version >= (0, 7) and random.random() < 0.3
         text = nvbandwidth.text(written, version, cases, verbose=random.random() < 0.3, perf=perf)
-    assert "some-host" not in repr(reading.read_text(text, origin="written"))
+    assert "some-host" not in repr(read_text(text, origin="written"))
     check(nvbandwidth.printed(written, version, form, cases), text)
 
 

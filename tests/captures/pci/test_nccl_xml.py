@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.captures.pci import nccl_xml
 from gputopo.captures.pci.nccl_xml import cpus_of_mask
 from gputopo.values.errors import InputError
@@ -43,7 +43,7 @@ def test_every_fact_of_the_file_is_in_the_machine() -> None:
     (nic,) = machine.nics
     assert (nic.name, nic.pci_address, nic.numa_node) == ("mlx5_0", samples.NIC, 1)
     assert nic.hops == {"gpu:0": Hop.SYS, "gpu:1": Hop.SYS, "gpu:2": Hop.PHB}
-    assert reading.read_text(f"<!--\nOf a model of server\n-->\n{samples.NCCL}", origin="x").unread == ()
+    assert read_text(f"<!--\nOf a model of server\n-->\n{samples.NCCL}", origin="x").unread == ()
 
 
 def test_nvml_numbers_the_gpus_where_every_gpu_has_its_number() -> None:

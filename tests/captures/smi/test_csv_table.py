@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -116,7 +116,7 @@ def test_each_reading_of_a_loop_is_a_sample() -> None:
 
 
 def test_a_line_that_does_not_fit_the_columns_is_listed() -> None:
-    machine = reading.read_text(HEAD + ROWS + "2, NVIDIA GeForce RTX 30\n", origin="box.csv")
+    machine = read_text(HEAD + ROWS + "2, NVIDIA GeForce RTX 30\n", origin="box.csv")
     assert len(machine.gpus) == 2
     assert [(one.line, one.text) for one in machine.unread] == [(4, "2, NVIDIA GeForce RTX 30")]
 
@@ -178,7 +178,7 @@ def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
 )
 def test_the_command_names_the_columns_that_the_output_leaves_out(options: str) -> None:
     text = f"me@box:~$ nvidia-smi {options}\n0, NVIDIA H200, 41\n1, NVIDIA H200, 77\n"
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     assert [(gpu.name, gpu.temperature_c.gpu) for gpu in machine.gpus] == [
         ("NVIDIA H200", 41),
         ("NVIDIA H200", 77),

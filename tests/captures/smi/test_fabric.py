@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures.merge import merge
+from gputopo.captures import merge
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import xml as smi_xml

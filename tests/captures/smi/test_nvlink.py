@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.captures.smi import nvlink
 from gputopo.findings import find
 from gputopo.report import document_text, inspection_document
@@ -53,7 +53,7 @@ def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
 def test_a_gpu_that_does_not_answer_is_lost_and_named_by_what_its_line_shows() -> None:
     list_of = "GPU 0: NVIDIA H200 (UUID: GPU-0a)\n"
     for line, named in (("GPU 0000:41:00.0", "GPU 0000:41:00.0"), ("GPU2: 0000:41:00.0", "GPU 2")):
-        machine = reading.read_text(
+        machine = read_text(
             f"{list_of}Unable to determine the device handle for {line}: Unknown Error\n", origin="x"
         )
         (found,) = [one for one in find(machine) if one.severity != "info"]
@@ -95,7 +95,7 @@ def test_a_text_cut_behind_a_gpu_does_not_state_that_it_has_no_links() -> None:
     ],
 )
 def test_a_list_of_gpus_has_their_names(text: str) -> None:
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     assert [(gpu.index, gpu.name) for gpu in machine.gpus] == [(0, "NVIDIA H200"), (1, "NVIDIA H200")]
     assert machine.source == "list of GPUs"
     assert machine.driver.version == ("570.124.06" if "570" in text else None)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
-from gputopo.captures.merge import merge
+from gputopo.captures import merge, read_text
 from gputopo.captures.smi.series import groups
 from gputopo.findings import find
 from gputopo.values import schema
@@ -43,7 +42,7 @@ def log(*readings: dict[str, Any], gpus: int = 2) -> str:
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="log.csv")
+    return read_text(text, origin="log.csv")
 
 
 def ids(machine: Machine) -> set[tuple[str, str]]:

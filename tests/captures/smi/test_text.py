@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.captures import intake, reading
+from gputopo.captures import intake, read_text
 from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
@@ -247,7 +247,7 @@ def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> 
 
 
 def test_it_is_distinguished_from_other_texts() -> None:
-    assert reading.read_text(BOX, origin="x").source == smi_text.SOURCE
+    assert read_text(BOX, origin="x").source == smi_text.SOURCE
     assert not topo_matrix.detect(BOX)
     for other in (
         "\tGPU0\tCPU Affinity\nGPU0\t X \t0-9\n",
@@ -278,7 +278,7 @@ def test_a_section_that_grep_cut_out_is_of_one_gpu(indent: str) -> None:
         f"{indent}    Idle                        : Not Active\n{indent}    HW Slowdown : Active\n"
         f"{indent}        HW Power Brake Slowdown : Active\n"
     )
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     (gpu,) = machine.gpus
     assert "hw_power_brake_slowdown" in there(there(gpu.throttle).reasons)
     assert machine.unread == ()

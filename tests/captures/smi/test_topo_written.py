@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.machine import Hop, Link, Machine
 from tests.captures.samples import in_turn
 from tests.kit.dialects import real, topo
@@ -22,7 +22,7 @@ def shown(hop: Hop | None, era: str) -> Hop | None:
 
 
 def check(machine: Machine, era: str) -> None:
-    read = reading.read_text(topo.matrix(machine, era), origin="written")
+    read = read_text(topo.matrix(machine, era), origin="written")
     assert read.unread == ()
     assert list(read.links) == expected(machine, era)
     assert [gpu.index for gpu in read.gpus] == [gpu.index for gpu in machine.gpus]
@@ -43,14 +43,14 @@ def test_the_matrix_of_a_real_machine_is_read(era: str, name: str) -> None:
 def test_the_peer_statuses_of_a_real_machine_are_read(name: str) -> None:
     machine = real.MACHINES[name]
     both = topo.peers(machine, "r") + "\n" + topo.peers(machine, "w")
-    read = reading.read_text(both, origin="written")
+    read = read_text(both, origin="written")
     assert [(k.p2p_read, k.p2p_write) for k in read.links] == [
         (k.p2p_read, k.p2p_write) for k in machine.links
     ]
     alone = msgspec.structs.replace(
         machine, links=tuple(msgspec.structs.replace(k, p2p_write=k.p2p_read) for k in machine.links)
     )
-    unsaid = reading.read_text(topo.peers(alone, "r", command=False), origin="written")
+    unsaid = read_text(topo.peers(alone, "r", command=False), origin="written")
     assert [(k.p2p_read, k.p2p_write) for k in unsaid.links] == [
         (k.p2p_read, k.p2p_write) for k in alone.links
     ]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.captures.smi import xml as smi_xml
 from gputopo.values.errors import InputError
 from gputopo.values.machine import GpuProcess, Machine
@@ -230,7 +230,7 @@ def test_xml_that_cannot_be_read_is_refused_in_words(text: str, says: str) -> No
 
 def test_the_log_is_recognised_whatever_stands_before_it() -> None:
     text = log("<fan_speed>30 %</fan_speed>")
-    assert reading.read_text(text, origin="x").source == smi_xml.SOURCE
-    assert reading.read_text("$ nvidia-smi -q -x\n" + text, origin="x").source == smi_xml.SOURCE
+    assert read_text(text, origin="x").source == smi_xml.SOURCE
+    assert read_text("$ nvidia-smi -q -x\n" + text, origin="x").source == smi_xml.SOURCE
     assert smi_xml.detect(text[:90])
     assert not smi_xml.detect("<system version='1'></system>")
