@@ -10,7 +10,7 @@ from gputopo.public_names import exports
 
 if TYPE_CHECKING:
     from gputopo.captures.bandwidth.programs import read_program as read_program
-    from gputopo.captures.merge import merge as merge
+    from gputopo.captures.merging import merge as merge
     from gputopo.captures.messages import read_messages as read_messages
     from gputopo.captures.reading import load as load
     from gputopo.captures.reading import read_bytes as read_bytes
@@ -27,7 +27,7 @@ _MODULES = {
     "encodable": "training_files",
     "failure_in": "training_failures",
     "load": "reading",
-    "merge": "merge",
+    "merge": "merging",
     "read_bundled": "recording",
     "read_bytes": "reading",
     "read_measurements": "training_files",

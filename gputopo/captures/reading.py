@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputopo.captures import detect, intake, ledger, limits, merge, recording
+from gputopo.captures import detect, intake, ledger, limits, merging, recording
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.values.errors import InputError
@@ -50,7 +50,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         from gputopo.captures.bandwidth import bandwidth_test, runs  # most captures are one file
 
         names, machines = runs.by_files(names, bandwidth_test.renumbered(sources, machines))
-    merged = merge.merge(machines, names)
+    merged = merging.merge(machines, names)
     if unknown is not None:
         merged = replace(merged, contradictions=(*merged.contradictions, unknown))
     if merged.bandwidth is None:
@@ -196,8 +196,8 @@ def _read_text(text: str, origin: str) -> Machine:
         from gputopo.captures.pci import pci_tree
 
         if bug_report.detect(text):
-            return pci_tree.with_hops(merge.merge(bug_report.parse(text, origin, _captures)))
-    return merge.merge(_captures(text, origin))
+            return pci_tree.with_hops(merging.merge(bug_report.parse(text, origin, _captures)))
+    return merging.merge(_captures(text, origin))
 
 
 def _captures(text: str, origin: str) -> list[Machine]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.ledger import Claims, Format, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
@@ -137,7 +137,7 @@ def parse(text: str, *, origin: str) -> Machine:
     filled = [table for table in scan.tables if table.rows or table.unanswered]
     if not filled:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
-    return merge.merge([table.machine() for table in filled])
+    return merging.merge([table.machine() for table in filled])
 
 
 def _lines(text: str) -> Iterator[_Line]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
@@ -116,7 +116,7 @@ def parse(text: str, *, origin: str) -> Machine:
     identities = [identity_of(machine, "one of the tables") for machine in machines]
     # The number of GPUs is not compared: `-i` shows only some.
     refuse_others([identity._replace(attached=None) for identity in identities], origin)
-    merged = merge.merge(machines)
+    merged = merging.merge(machines)
     lines = sorted((*merged.unread, *strays), key=lambda unread: unread.line)
     return replace(merged, unread=tuple(dict.fromkeys(lines)))
 

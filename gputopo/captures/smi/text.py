@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.ledger import Claims, Format, is_noise, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
@@ -93,7 +93,7 @@ def parse(text: str, *, origin: str) -> Machine:
     if len(outputs) > 1:  # each may list some GPUs only: NVML's order is by address
         keys.sort()
     listed = {key: output.time for output in outputs for key in output.rows()}
-    merged = merge.merge([output.machine(keys, listed) for output in outputs])
+    merged = merging.merge([output.machine(keys, listed) for output in outputs])
     return replace(
         merged,
         source=SOURCE if len(merged.samples) < 2 else merged.source,

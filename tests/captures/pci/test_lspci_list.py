@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from gputopo.captures.pci import lspci_list
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
 
 def read(text: str = samples.LSPCI_VERBOSE) -> Machine:
-    return lspci_list.parse(text, origin="x")
+    return read_text(text, origin="x")
 
 
 def test_every_fact_of_the_list_is_in_the_machine() -> None:
@@ -49,7 +49,7 @@ def test_access_control_is_reported_for_each_bridge_and_the_host() -> None:
 
 
 def test_lines_of_access_control_alone_show_the_host() -> None:
-    off = "ACSCtl: SrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
+    off = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
     assert read(off * 3).host.acs == "off"
     assert read(off + off.replace("ReqRedir-", "ReqRedir+")).host.acs == "on"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.pci import lspci_tree
+from gputopo.captures import read_text
 from gputopo.captures.pci.device_names import kind_by_name
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
@@ -12,7 +12,7 @@ from tests.captures import samples
 
 
 def read(text: str = samples.LSPCI_TREE) -> Machine:
-    return lspci_tree.parse(text, origin="x")
+    return read_text(text, origin="x")
 
 
 def test_every_function_stands_under_the_bridge_that_the_tree_draws() -> None:
@@ -149,6 +149,6 @@ def _draw(shapes: list[Shape]) -> tuple[str, dict[str, str | None]]:
 
 
 def test_a_tree_without_names_does_not_state_that_there_is_no_gpu() -> None:
-    machine = lspci_tree.parse("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
+    machine = read_text("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
     assert machine.gpus == ()
     assert machine.missing["gpus"] == "the tree has no names (lspci -t); lspci -tv has them"

@@ -1,7 +1,6 @@
 import pytest
 
 from gputopo.captures import read_text
-from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
@@ -13,7 +12,7 @@ ROWS = (
 
 
 def parse(text: str) -> Machine:
-    return smi_csv.parse(text, origin="box.csv")
+    return read_text(text, origin="box.csv")
 
 
 def refused(text: str) -> InputError:
@@ -77,7 +76,6 @@ def test_queries_for_programs_and_retired_pages_are_passed_over() -> None:
     programs = "gpu_name, gpu_bus_id, pid, used_gpu_memory [MiB]\nA, 00000000:0B:00.0, 4711, 300 MiB\n"
     pages = "gpu_uuid, retired_pages.address, retired_pages.cause\nGPU-1, [N/A], Single Bit ECC\n"
     assert parse(programs + HEAD + ROWS + pages) == parse(HEAD + ROWS)
-    assert not smi_csv.detect(programs)
 
 
 @pytest.mark.parametrize(("sram", "total"), [("3", 355), ("[N/A]", None)])
@@ -91,7 +89,6 @@ def test_ecc_errors_are_added_up_only_from_sram_and_dram(sram: str, total: int |
 
 def test_a_list_of_columns_is_no_list_of_cards() -> None:
     columns = "".join(f"{name}\n" for name in ("index", "pci.bus_id", "pcie.link.gen.max", "power.limit"))
-    assert not smi_csv.detect(columns)
     assert parse(columns + "####\n" + HEAD + ROWS).gpus == parse(HEAD + ROWS).gpus
     assert [gpu.temperature_c.gpu for gpu in parse("temperature.gpu\n41\n43\nThat is all\n").gpus] == [41, 43]
 
@@ -209,4 +206,5 @@ def test_prompts_and_talk_between_two_outputs_are_passed_over(prompt: str) -> No
     ],
 )
 def test_other_tables_are_not_taken_for_a_query(text: str) -> None:
-    assert not smi_csv.detect(text)
+    with pytest.raises(InputError, match="unknown format"):
+        parse(text)

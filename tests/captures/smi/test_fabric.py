@@ -2,10 +2,7 @@
 
 import pytest
 
-from gputopo.captures import merge
-from gputopo.captures.smi import csv_table as smi_csv
-from gputopo.captures.smi import text as smi_text
-from gputopo.captures.smi import xml as smi_xml
+from gputopo.captures import merge, read_text
 from gputopo.values.machine import Fabric, Machine
 
 TEXT = """GPU 00000000:01:00.0
@@ -70,14 +67,14 @@ def fabric(machine: Machine) -> Fabric:
     return machine.gpus[0].fabric
 
 
-def read_text(text: str) -> Machine:
-    return smi_text.parse(text, origin="box.txt")
+def read(text: str) -> Machine:
+    return read_text(text, origin="box.txt")
 
 
 @pytest.mark.parametrize("form", [str, flat])
 @pytest.mark.parametrize("state", ["Completed", "In Progress", "Not Started"])
 def test_text_shows_it_indented_or_not(form: type[str], state: str) -> None:
-    machine = read_text(form(said(TEXT, state=state, summary="Limited Capacity", bandwidth="Degraded")))
+    machine = read(form(said(TEXT, state=state, summary="Limited Capacity", bandwidth="Degraded")))
     health = {"summary": "limited capacity", "bandwidth": "degraded", **OTHERS}
     assert fabric(machine) == Fabric(state=state.lower(), status="success", clique_id=0, health=health)
     assert machine.gpus[0].persistence_mode is True
@@ -85,18 +82,18 @@ def test_text_shows_it_indented_or_not(form: type[str], state: str) -> None:
 
 
 def test_xml_shows_the_same_as_text() -> None:
-    assert fabric(smi_xml.parse(said(XML), origin="box.xml")) == fabric(read_text(said(TEXT)))
+    assert fabric(read(said(XML))) == fabric(read(said(TEXT)))
 
 
 def test_csv_shows_it_by_columns() -> None:
-    machine = smi_csv.parse(said(CSV, status="Insufficient Resources"), origin="box.csv")
+    machine = read(said(CSV, status="Insufficient Resources"))
     health = {"summary": "healthy", "bandwidth": "full"}
     expected = Fabric(state="completed", status="insufficient resources", clique_id=0, health=health)
     assert fabric(machine) == expected
 
 
 def test_a_driver_that_writes_the_names_into_the_csv_values_is_understood() -> None:
-    machine = smi_csv.parse(said(CSV, state="state  Completed", status="status Success"), origin="box.csv")
+    machine = read(said(CSV, state="state  Completed", status="status Success"))
     assert (fabric(machine).state, fabric(machine).status) == ("completed", "success")
 
 
@@ -105,12 +102,12 @@ def test_a_card_without_nvswitches_has_the_reason(reason: str) -> None:
     lines = (
         "    Fabric\n        State : {0}\n        Status : {0}\n        Health\n            Bandwidth : {0}\n"
     )
-    machine = read_text(f"GPU 00000000:01:00.0\n    Product Name : NVIDIA L4\n{lines.format(reason)}")
+    machine = read(f"GPU 00000000:01:00.0\n    Product Name : NVIDIA L4\n{lines.format(reason)}")
     assert fabric(machine) == Fabric()
     for name in ("state", "status", "health"):
         assert machine.missing[f"gpus[0].fabric.{name}"] == reason
 
 
 def test_a_fabric_that_came_up_between_two_captures_is_no_contradiction() -> None:
-    before, after = (read_text(said(TEXT, state=state)) for state in ("In Progress", "Completed"))
+    before, after = (read(said(TEXT, state=state)) for state in ("In Progress", "Completed"))
     assert merge([before, after]).contradictions == ()

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import read_text
-from gputopo.captures.smi import nvlink
 from gputopo.findings import find
 from gputopo.report import document_text, inspection_document
 from gputopo.values.errors import InputError
@@ -19,7 +18,7 @@ REFUSED = "Unable to retrieve NVLink information as all links are inactive"
 
 
 def read(text: str = samples.NVLINK) -> Machine:
-    return nvlink.parse(text, origin="x")
+    return read_text(text, origin="x")
 
 
 def test_every_link_has_its_state_and_speed() -> None:

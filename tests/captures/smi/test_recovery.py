@@ -2,9 +2,7 @@
 
 import pytest
 
-from gputopo.captures.smi import csv_table as smi_csv
-from gputopo.captures.smi import text as smi_text
-from gputopo.captures.smi import xml as smi_xml
+from gputopo.captures import read_text
 from gputopo.values.machine import Machine
 
 ACTION, STATUS = "    GPU Recovery Action : {}\n", "    GPU Reset Status\n"
@@ -13,7 +11,7 @@ DEPRECATED = "Requested functionality has been deprecated"
 
 
 def text(lines: str) -> Machine:
-    return smi_text.parse(f"GPU 00000000:01:00.0\n{lines}", origin="box.txt")
+    return read_text(f"GPU 00000000:01:00.0\n{lines}", origin="box.txt")
 
 
 def action(machine: Machine) -> str | None:
@@ -73,7 +71,7 @@ def test_the_xml_shows_the_same() -> None:
         "<drain_and_reset_recommended>N/A</drain_and_reset_recommended></gpu_reset_status>"
     )
     log = f'<nvidia_smi_log><gpu id="00000000:01:00.0">{gpu}</gpu></nvidia_smi_log>'
-    assert action(smi_xml.parse(log, origin="box.xml")) == "reset"
+    assert action(read_text(log, origin="box.xml")) == "reset"
 
 
 @pytest.mark.parametrize(
@@ -88,14 +86,14 @@ def test_the_xml_shows_the_same() -> None:
     ],
 )
 def test_the_columns_show_the_same(column: str, cell: str, expected: str | None) -> None:
-    machine = smi_csv.parse(f"index, name, {column}\n0, A, {cell}\n", origin="box.csv")
+    machine = read_text(f"index, name, {column}\n0, A, {cell}\n", origin="box.csv")
     assert action(machine) == expected
 
 
 def test_a_value_that_is_refused_until_the_reset_shows_it_and_not_of_other_cards() -> None:
     box = "GPU 00000000:01:00.0\n    Fan Speed : 30 %\nGPU 00000000:02:00.0\n    Fan Speed : {}\n"
     for refused in ("GPU requires reset", "[GPU requires reset]"):
-        machine = smi_text.parse(box.format(refused), origin="box.txt")
+        machine = read_text(box.format(refused), origin="box.txt")
         assert [gpu.recovery_action for gpu in machine.gpus] == [None, "reset"]
         assert [gpu.lost for gpu in machine.gpus] == [False, False]
         assert machine.missing["gpus[1].fan_percent"] == "GPU requires reset"
