@@ -10,6 +10,7 @@ from gputopo.public_names import exports
 
 if TYPE_CHECKING:
     from gputopo.captures.bandwidth.programs import read_program as read_program
+    from gputopo.captures.limits import limited_time as limited_time
     from gputopo.captures.merging import merge as merge
     from gputopo.captures.messages import read_messages as read_messages
     from gputopo.captures.reading import load as load
@@ -26,6 +27,7 @@ _MODULES = {
     "bundled_names": "recording",
     "encodable": "training_files",
     "failure_in": "training_failures",
+    "limited_time": "limits",
     "load": "reading",
     "merge": "merging",
     "read_bundled": "recording",

