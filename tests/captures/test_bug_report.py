@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures import bug_report, load, read_text
+from gputopo.captures import load, read_text
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
@@ -103,18 +103,6 @@ def test_a_report_without_the_gpus_is_refused_with_what_to_do() -> None:
     assert "as root" in error.value.hint
 
 
-def test_every_line_of_a_report_is_in_one_part() -> None:
-    parts = bug_report.parts(WHOLE)
-    lines = WHOLE.splitlines()
-    for part in parts:
-        for number, line in enumerate(part.text.splitlines()):
-            assert line in ("", lines[part.line + number])
-    assert [part.title for part in parts if part.is_read][:2] == [
-        "/proc/driver/nvidia/./version",
-        "/proc/driver/nvidia/./gpus/0000:05:00.0/information",
-    ]
-
-
 def gpu(bus: str) -> str:
     path = f"/proc/driver/nvidia/./gpus/0000:{bus}:00.0/information"
     return file(path, GPU.format(address=f"0000:{bus}:00.0", uuid=UUID.replace("0", bus[1])))
@@ -161,8 +149,11 @@ def test_logs_of_x_and_of_builds_are_skipped_by_their_titles() -> None:
         "*** /var/lib/dkms/nvidia/1/log/make.log",
         "journalctl -b -0 _COMM=Xorg",
     )
-    parts = bug_report.parts(report(*(f"{title}\n\n{noise}" for title in titles)))
-    assert [part.is_read for part in parts[-3:]] == [False] * 3
+    machine = read_text(
+        report(*(f"{title}\n\n{noise}" for title in titles), f"dmesg\n\n{KERNEL}"), origin="x"
+    )
+    assert ([event.code for event in machine.kernel_events], machine.gpus) == ([79], ())
+    assert machine.kernel_events[0].pci_address == GPUS[1]
 
 
 def test_kernel_messages_of_all_logs_are_read_and_foreign_lines_are_known() -> None:

@@ -79,7 +79,7 @@ def test_what_is_no_readable_file_is_refused_by_its_kind(tmp_path: Path) -> None
         b"GPU0\0GPU1",
         b"GPU0 \xff\xfe\x80",
         b"\xff\xfeG",
-        b"\x7fELF\x02\x01\x01",
+        b"\x7fELF\x02\0",
         bytes(range(256)),
     ):
         assert "is a binary file" in refused(put(tmp_path, data)).what

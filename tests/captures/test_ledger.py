@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import ledger, load, read_text
+from gputopo.captures import load, read_text
 from gputopo.findings import find
-from gputopo.report.machine.inspection import about_rows
 from gputopo.values.machine import Machine
 from tests.captures.samples import ALL, GPUS, NCCL, TOPO
 from tests.captures.smi.test_dmon import BUSY, HEAD
@@ -17,6 +16,18 @@ from tests.captures.test_kernel_log import LINES
 from tests.captures.test_proc_nvidia import GPU, UUID, VERSION
 
 MARKER = "zzz unknown marker 42"
+PROMPTS = (
+    "$ nvidia-smi topo -m",
+    "user@box:~$ nvidia-smi",
+    "[root@box ~]# nvidia-smi -q",
+    "(base) user@box:~/a$ exit",
+    "C:\\Users\\me> nvidia-smi",
+    "PS C:\\Users\\me> nvidia-smi",
+    "+ nvidia-smi",
+    "sudo dmesg -T",
+    "Every 2.0s: nvidia-smi      box: Tue Mar  5 10:01:02 2024",
+)
+RULES = ("```", "```console", "----------")
 SMI = """\
 ==============NVSMI LOG==============
 
@@ -125,35 +136,20 @@ def test_a_line_between_two_captures_is_listed(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "is_known"),
     [
-        "$ nvidia-smi topo -m",
-        "user@box:~$ nvidia-smi",
-        "[root@box ~]# nvidia-smi -q",
-        "(base) user@box:~/a$ exit",
-        "C:\\Users\\me> nvidia-smi",
-        "PS C:\\Users\\me> nvidia-smi",
-        "```",
-        "```console",
-        "----------",
-        "+ nvidia-smi",
-        "sudo dmesg -T",
-        "Every 2.0s: nvidia-smi      box: Tue Mar  5 10:01:02 2024",
-        "",
+        *((line, True) for line in (*PROMPTS, *RULES)),
+        *((line, False) for line in ("GPU 0 is hot", "Error: 5", "0, 1, 2")),
     ],
 )
-def test_prompts_commands_and_rules_are_known(line: str) -> None:
-    assert ledger.is_noise(line)
+def test_prompts_commands_and_rules_are_known_and_other_lines_are_not(line: str, is_known: bool) -> None:
+    unread = read_text(f"{TOPO}\n{line}\n", origin="x").unread
+    assert ([one.text for one in unread] == []) == is_known
 
 
-@pytest.mark.parametrize("line", [MARKER, "GPU 0 is hot", "NVRM: x", "Error: 5", "0, 1, 2"])
-def test_other_lines_are_not(line: str) -> None:
-    assert not ledger.is_noise(line)
-
-
-def test_the_sums_are_shown_and_the_finding_has_them(tmp_path: Path) -> None:
+def test_the_lines_are_counted_and_the_finding_has_them(tmp_path: Path) -> None:
     machine = loaded(f"$ nvidia-smi topo -m\n{TOPO}{MARKER}\n", tmp_path)
-    assert ("Lines", "7 lines: 6 read, 0 known, 1 not understood") in about_rows(machine)
+    assert [(one.read, one.known, one.not_understood) for one in machine.lines] == [(6, 0, 1)]
     (unread,) = (one for one in find(machine) if one.id == "capture.unread")
     assert unread.says == "1 line not understood in nvidia-smi topo: line 7"
 
