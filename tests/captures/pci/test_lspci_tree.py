@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import read_text
-from gputopo.captures.pci.device_names import kind_by_name
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
@@ -93,13 +92,15 @@ def test_a_function_that_stands_twice_is_refused() -> None:
     ],
 )
 def test_a_name_shows_what_a_function_is(name: str, kind: str) -> None:
-    assert kind_by_name(name, [name]) == kind
+    (node,) = read(f"-[0000:00]---00.0  {name}\n").pci
+    assert node.kind == kind
 
 
 def test_an_unknown_number_is_a_gpu_only_beside_its_own_sound() -> None:
-    sound = "NVIDIA Corporation Device 22ba Audio"
-    unknown = "NVIDIA Corporation Device 2fff"
-    assert [kind_by_name(unknown, ["x", other]) for other in (sound, "y")] == ["gpu", "other"]
+    card = "-[0000:00]---01.0-[01]--+-00.0  NVIDIA Corporation Device 2fff\n"
+    for other, kind in (("NVIDIA Corporation Device 22ba Audio", "gpu"), ("Invented Device", "other")):
+        machine = read(f"{card}                        \\-00.1  {other}\n")
+        assert {node.address: node.kind for node in machine.pci}["0000:01:00.0"] == kind
 
 
 Shape = list["Shape"] | None  # a bridge with what is behind it, or a device

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import read_text
-from gputopo.captures.pci import nccl_xml
-from gputopo.captures.pci.nccl_xml import cpus_of_mask
 from gputopo.values.errors import InputError
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
@@ -109,7 +108,6 @@ def test_direct_links_are_counted_by_the_gpu_that_reports_more() -> None:
     ],
 )
 def test_dangerous_and_broken_xml_is_refused_in_words(text: str, what: str) -> None:
-    assert nccl_xml.detect(text)
     with pytest.raises(InputError, match="(?s)" + what):
         read_text(text, origin="file.xml")
 
@@ -135,12 +133,14 @@ def test_what_is_not_understood_is_listed() -> None:
 def test_a_mask_gives_back_the_cpus_it_was_made_of(cpus: frozenset[int]) -> None:
     number = sum(1 << cpu for cpu in cpus)
     words = [f"{number >> 32 * place & 0xFFFFFFFF:08x}" for place in reversed(range(7))]
-    assert cpus_of_mask(",".join(words)) == cpus
+    assert read_text(samples.NCCL.replace("0000000f", ",".join(words)), origin="x").gpus[
+        0
+    ].cpu_affinity == index_ranges(cpus)
 
 
 @pytest.mark.parametrize("text", ["", "xyz", ",", "0xf", "0," + "0" * 9, "1-2"])
 def test_what_is_no_mask_gives_no_cpus(text: str) -> None:
-    assert not cpus_of_mask(text)
+    assert read_text(samples.NCCL.replace("0000000f", text), origin="x").gpus[0].cpu_affinity is None
 
 
 def test_a_socket_whose_place_nccl_does_not_know_is_missing_and_no_strange_line() -> None:

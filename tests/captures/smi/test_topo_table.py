@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.captures import intake, read_text
+from gputopo.captures import read_text
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Hop, Machine
 from tests import there
@@ -63,7 +63,6 @@ def test_any_style_of_paste_gives_the_cells_of_the_text(
     below = ["", *matrices.LEGEND, "", "NIC Legend:", "", *named] if legend else []
     text = [blank + ansi.format(header[len(blank) :]), *lines, *below]
     whole = eol.join([*around[0], *(prefix + line for line in text), *around[1]])
-    whole = intake.clean(whole, origin="paste")
     machine = read_text(whole, origin="paste")
     assert_same(machine, matrix)
     if named:

@@ -3,7 +3,6 @@
 import pytest
 
 from gputopo.captures import read_text
-from gputopo.captures.smi.machine import Unanswered, parse_unanswered
 from gputopo.values.machine import Machine
 
 NO_HANDLE = "Unable to determine the device handle for "
@@ -35,14 +34,17 @@ def lost(machine: Machine) -> list[tuple[int, str | None]]:
         ("gpu 0000:02:00.0: Not enough power", (None, "0000:02:00.0", "Not enough power")),
         ("GPU2: Unknown Error", (2, None, "Unknown Error")),
         ("GPU 000:BA:00.0: Unknown Error", (None, "0000:ba:00.0", "Unknown Error")),
-        ("GPU: Unknown Error", (None, None, "Unknown Error")),
         ("GPU2", (2, None, "no answer")),
     ],
 )
 def test_a_line_shows_number_address_both_or_neither(
     said: str, expected: tuple[int | None, str | None, str]
 ) -> None:
-    assert parse_unanswered(f"  {NO_HANDLE}{said}") == Unanswered(*expected)
+    number, address, reason = expected
+    machine = read_text(f"  {NO_HANDLE}{said}\n", origin="x")
+    assert lost(machine) == [(number or 0, address)]
+    assert machine.missing[f"gpus[{number or 0}]"] == reason
+    assert ("gpus[0].index" in machine.missing) == (number is None)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
