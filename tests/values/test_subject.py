@@ -96,11 +96,9 @@ def test_several_subjects_in_words() -> None:
         (["nic:1", "nics:0-1"], "network cards 0-1"),
     ]
     for texts, words in cases:
-        found = [
-            Finding(id="x", severity="warning", subject=Subject.parse(text), says="it is so")
-            for text in texts
-        ]
-        assert f"x ({words})" in document_text(watched_document(found, None), 80)
+        subjects = map(Subject.parse, texts)
+        found = [Finding(id="x", severity="info", subject=subject, says="it is") for subject in subjects]
+        assert f"  {words}  x\n" in document_text(watched_document(found, None), 80)
 
 
 RECORDED = Machine(
