@@ -118,12 +118,6 @@ def test_a_line_that_does_not_fit_the_columns_is_listed() -> None:
     assert [(one.line, one.text) for one in machine.unread] == [(4, "2, NVIDIA GeForce RTX 30")]
 
 
-def test_an_unknown_column_is_listed_with_the_line_of_the_names() -> None:
-    machine = parse("index, name, flux.capacity [GW]\n0, A, 1.21\n")
-    assert [(one.line, one.text) for one in machine.unread] == [(1, "column flux.capacity [GW]")]
-    assert machine.gpus[0].name == "A"
-
-
 def test_reasons_in_brackets_are_reasons_and_a_lost_card_is_lost() -> None:
     machine = parse(
         "index, name, temperature.gpu, fan.speed [%]\n0, A, [GPU is lost], [N/A]\n1, B, 41, 30 %\n"
@@ -185,12 +179,6 @@ def test_the_command_names_the_columns_that_the_output_leaves_out(options: str) 
 
 def test_the_names_of_columns_alone_are_refused() -> None:
     assert "no GPU below it" in refused(HEAD).what
-
-
-@pytest.mark.parametrize("prompt", ["$ date", "[me@box ~]$ date", "(base) me@box:~$ date", "PS C:\\me> date"])
-def test_prompts_and_talk_between_two_outputs_are_passed_over(prompt: str) -> None:
-    first, second = ROWS.splitlines(keepends=True)
-    assert parse(f"{HEAD}{first}{prompt}\n{second}{HEAD}{ROWS}").unread == ()
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ HEADS = (
     "==============NVSMI LOG==============\n",
     "GPU 00000000:01:00.0\n    Clocks\n",
     "index, name\n0, A\n",
-)
-HEADS += (
     "<nvidia_smi_log>",
     "\tGPU0\tGPU1\nGPU0\t X \tPIX\n",
     "| NVIDIA-SMI 550.54.15 |\n",
@@ -39,18 +37,18 @@ def test_any_text_is_refused_in_words_or_read(head: str, text: str, below: bool)
 @pytest.mark.parametrize(
     "text",
     [
-        "GPU 00000000:01:00.0\n" + " " * 200_000 + ": \n",
-        "GPU 00000000:01:00.0\n    Clocks\n" + "        Graphics : 1 MHz\n" * 8_000,
+        "GPU 00000000:01:00.0\n" + " " * 100_000 + ": \n",
+        "GPU 00000000:01:00.0\n    Clocks\n" + "        Graphics : 1 MHz\n" * 3_000,
         "==============NVSMI LOG==============\n" + "\t" * 100_000 + "x\n",
         "GPU 00000000:01:00.0\n" + "".join(" " * depth + f"a{depth}\n" for depth in range(700)),
-        "nvidia_smi_log" * 20_000,
+        "nvidia_smi_log" * 10_000,
         "<nvidia_smi_log>" * 20_000 + "</nvidia_smi_log>",
         log("<fan_speed>" + " [deprecated" * 50_000 + "</fan_speed>"),
-        "index, name\n" + "0, A\n" * 8_000,
+        "index, name\n" + "0, A\n" * 4_000,
         "name, uuid" + ", uuid" * 20_000 + "\n",
     ],
     ids=lambda text: text[:24],
 )
 def test_a_text_made_to_be_slow_is_not(text: str) -> None:
-    with limited_time("x", 5):  # what is quadratic takes half a minute
+    with limited_time("x", 2):  # what is quadratic takes several times as long
         assert is_read_or_refused(text)

@@ -1,11 +1,10 @@
 """Matrices that contradict themselves, and cells that mean nothing."""
 
 import contextlib
-import time
 
 import pytest
 
-from gputopo.captures import read_text
+from gputopo.captures import limited_time, read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
 from tests import there
@@ -118,19 +117,17 @@ def test_an_affinity_alone_is_placed_by_its_column() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "GPU0 " + "1a" * 200_000 + "!",
-        "GPU0 X " * 50_000,
-        "NIC0: " + "1" * 200_000 + " !",
-        "GPU0" * 50_000,
-        "X" * 10**6,
+        "GPU0 " + "1a" * 50_000 + "!",
+        "GPU0 X " * 15_000,
+        "NIC0: " + "1" * 100_000 + " !",
+        "GPU0" * 15_000,
+        "X" * 100_000,
     ],
     ids=["long word", "many rows", "long name", "many headers", "no blanks"],
 )
-def test_a_line_of_a_megabyte_does_not_take_minutes(line: str) -> None:
-    start = time.process_time()
-    with contextlib.suppress(InputError):
+def test_a_line_of_100_kb_does_not_take_minutes(line: str) -> None:
+    with contextlib.suppress(InputError), limited_time("x", 1):  # what is quadratic takes ten
         read_text("GPU0 GPU1\n" + line + "\n", origin="x")
-    assert time.process_time() - start < 2
 
 
 def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
