@@ -44,9 +44,9 @@ def read(name: str) -> Machine:
     return read_text(samples.ALL[name], origin=name)
 
 
-@pytest.mark.parametrize("name", samples.ALL)
-def test_the_content_shows_the_format(name: str) -> None:
-    assert read(name).source == SOURCES[name]
+@pytest.mark.parametrize(("name", "source"), SOURCES.items())
+def test_the_content_shows_the_format(name: str, source: str) -> None:
+    assert read(name).source == source
     windows = read_bytes(samples.ALL[name].replace("\n", "\r\n").encode("utf-16"), origin=name)
     assert _facts(windows) == _facts(read(name))
 

@@ -101,11 +101,6 @@ def test_two_devices_at_one_address_are_refused() -> None:
         read(samples.LSPCI_VERBOSE + re.sub(r" \[10de:\w{4}\]", "", other))
 
 
-def test_a_list_within_an_indented_block_is_read() -> None:
-    block = "".join(f"    {line}\n" for line in samples.LSPCI_VERBOSE.splitlines())
-    assert read(f"This is the box:\n\n{block}").gpus == read().gpus
-
-
 @pytest.mark.parametrize("below", ["\t!!! Unknown header type 7f\n", ""])
 def test_a_gpu_whose_configuration_reads_as_ones_is_lost(below: str) -> None:
     sound = "3b:00.0 3D controller: NVIDIA Corporation GA100 (rev a1)\n\tNUMA node: 0\n\n"
