@@ -122,7 +122,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
         if sys.stdin is None or sys.stdin.closed:
             raise InputError("standard input is closed", "pipe a capture into it, or give a file")
-        return _read_bytes(sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1), _STDIN)
+        return read_bytes(sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1), origin=_STDIN)
     if not source:
         raise InputError(
             "the name of the file is empty", "give a file, - for standard input, or a bundled machine"
@@ -134,7 +134,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 
         if (root := sysfs.root_in(Path(source))) is not None:
             return read_tree(root)
-    return _read_bytes(_content(Path(source)), source)
+    return read_bytes(_content(Path(source)), origin=source)
 
 
 def _content(path: Path) -> bytes:
@@ -164,10 +164,6 @@ def _nearest(source: str) -> str:
 
 def read_bytes(data: bytes, *, origin: str) -> Machine:
     """Read the content of one file: text in any format, packed or not. Raises InputError."""
-    return replace(_read_bytes(data, origin), lines=())
-
-
-def _read_bytes(data: bytes, origin: str) -> Machine:
     if len(data) > limits.MAX_FILE_BYTES:
         size = limits.MAX_FILE_BYTES >> 20
         raise InputError(f"{origin} is larger than {size} MiB", "give only the capture")
@@ -175,20 +171,16 @@ def _read_bytes(data: bytes, origin: str) -> Machine:
     if text is None:
         raise InputError(f"{origin} is a binary file, not text", detect.USE)
     limits.require_text_size(text, origin)
-    machine = _read_text(text, origin)
+    machine = read_text(text, origin=origin)
     limits.require_gpus(machine.gpus, origin)
     return machine
 
 
 def read_text(text: str, *, origin: str) -> Machine:
-    """Read the text of one file in any format, without its count of lines. Raises InputError.
+    """Read the text of one file in any format. Raises InputError.
 
     A text may have several captures of one machine, such as a bug report: they are merged.
     """
-    return replace(_read_text(text, origin), lines=())
-
-
-def _read_text(text: str, origin: str) -> Machine:
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
     if "NVIDIA bug report" in text or "nvidia-bug-report.sh" in text:

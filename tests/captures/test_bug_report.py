@@ -3,7 +3,6 @@
 import gzip
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.captures import load, read_text
@@ -75,7 +74,7 @@ def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
     path = tmp_path / "nvidia-bug-report.log.gz"
     path.write_bytes(gzip.compress(WHOLE.encode()))
     machine = load([str(path)])
-    assert msgspec.structs.replace(machine, lines=()) == read_text(WHOLE, origin="x")
+    assert machine == read_text(WHOLE, origin="x")
     assert sum(one.not_understood for one in machine.lines) == 0
     filled = sum(1 for line in WHOLE.splitlines() if line.strip())
     assert sum(one.read + one.known for one in machine.lines) == filled

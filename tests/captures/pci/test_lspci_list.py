@@ -92,7 +92,8 @@ def test_a_speed_that_lspci_does_not_know_is_none() -> None:
 def test_a_device_that_stands_twice_is_one_where_both_lines_agree() -> None:
     brief = "".join(re.findall(r"^\S.*\n", samples.LSPCI_VERBOSE, re.MULTILINE))
     for text in (brief + samples.LSPCI_VERBOSE, samples.LSPCI_VERBOSE + brief, samples.LSPCI_VERBOSE * 2):
-        assert read(text) == read()
+        machine = read(text)
+        assert (machine.pci, machine.gpus, machine.unread) == (read().pci, read().gpus, ())
 
 
 def test_two_devices_at_one_address_are_refused() -> None:

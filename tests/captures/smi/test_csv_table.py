@@ -75,7 +75,8 @@ def test_several_queries_are_of_one_machine() -> None:
 def test_queries_for_programs_and_retired_pages_are_passed_over() -> None:
     programs = "gpu_name, gpu_bus_id, pid, used_gpu_memory [MiB]\nA, 00000000:0B:00.0, 4711, 300 MiB\n"
     pages = "gpu_uuid, retired_pages.address, retired_pages.cause\nGPU-1, [N/A], Single Bit ECC\n"
-    assert parse(programs + HEAD + ROWS + pages) == parse(HEAD + ROWS)
+    machine = parse(programs + HEAD + ROWS + pages)
+    assert (machine.gpus, machine.unread) == (parse(HEAD + ROWS).gpus, ())
 
 
 @pytest.mark.parametrize(("sram", "total"), [("3", 355), ("[N/A]", None)])

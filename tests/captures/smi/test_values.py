@@ -111,6 +111,7 @@ def test_what_is_not_understood_is_listed_and_not_guessed(fact: str, text: str) 
         ("pcie.width_now", "0x", "the driver reports 0x"),
         ("pci_device_id", "000000DE", "the driver reports 000000DE"),
         ("pci_device_id", "26B91002", "the driver reports 26B91002"),
+        ("uuid", "GPU-8f6a3c1e-0000-4b1f", "cut in the capture"),
         ("uuid", "GPU-00000000-0000-0000-0000-000000000000", "masked in the capture"),
     ],
 )
