@@ -76,10 +76,6 @@ def refused(text: str) -> InputError:
     return caught.value
 
 
-def marked(mark: str) -> Callable[[str], str]:
-    return lambda text: "".join(f"{mark}{line}" for line in text.splitlines(keepends=True))
-
-
 def without_indentation(text: str) -> str:
     return "".join(line.lstrip(" ") for line in text.splitlines(keepends=True))
 
@@ -91,13 +87,7 @@ def squeezed(text: str) -> str:
 
 
 PASTES: dict[str, Callable[[str], str]] = {
-    "indented": marked("    "),
-    "quoted": marked("> "),
-    "a comment": marked("# "),
-    "a comment of Matlab": marked("% "),
     "tabs": lambda text: text.replace("        ", "\t"),
-    "with prompts": lambda text: f"me@box:~$ nvidia-smi -q\n{text}me@box:~$ exit\nlogout\n",
-    "coloured": lambda text: text.replace("GPU 0000", "\x1b[1mGPU 0000").replace("00.0\n", "00.0\x1b[0m\n"),
     "without indentation": without_indentation,
     "squeezed": squeezed,
 }
