@@ -117,13 +117,6 @@ def test_what_stands_between_the_tables_is_reported_and_the_rest_is_read() -> No
     assert len(there(machine.bandwidth).samples) == 18
 
 
-@pytest.mark.parametrize("cell", ["0.00", "-3.00", "nan", "inf", "1e99", "999999.9", "12,5", "٣", "0x10"])
-def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
-    machine = read(p2p.matrix(DISABLED, RATES).replace(" 11.25", f" {cell}"))
-    assert len(there(machine.bandwidth).samples) == 8
-    assert len(machine.unread) == 1
-
-
 @pytest.mark.parametrize("heading", [DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)"])
 def test_lines_of_other_logs_between_the_rows_are_passed_over(heading: str) -> None:
     logs = ["node:1:2 [0] NCCL INFO Channel 00/64 : 0", "0 7 8", "slurmstepd: error: ***", "1 0 1 1"]

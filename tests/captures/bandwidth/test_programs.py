@@ -40,6 +40,18 @@ def test_a_matrix_of_nvidia_smi_beside_a_bandwidth_test_is_read_too(text: str) -
     assert machine.unread == ()
 
 
+BOTH_WAYS = bandwidthtest.quick("GTX 1070", {"Host to Device": 763.5, "Device to Host": 799.1})
+
+
+@pytest.mark.parametrize(("text", "number"), [(P2P, " 11.50"), (BOTH_WAYS, "763.5"), (NVB, " 6.50")])
+@pytest.mark.parametrize("cell", ["-3.00", "nan", "inf", "1e99", "12,5", "\u0663", "0x10"])
+def test_a_number_that_no_copy_has_is_reported_and_not_taken(text: str, number: str, cell: str) -> None:
+    _, whole = read(text)
+    machine, bandwidth = read(text.replace(number, f" {cell}"))
+    assert len(bandwidth.samples) == len(whole.samples) - 1
+    assert [cell in line.text for line in machine.unread] == [True]
+
+
 def test_a_marker_without_any_result_is_refused() -> None:
     with pytest.raises(InputError, match="no result of a bandwidth test found"):
         read_text("$ ./p2pBandwidthLatencyTest\nSegmentation fault\n", origin="test")
