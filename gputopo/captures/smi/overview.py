@@ -21,7 +21,6 @@ from gputopo.captures.smi.machine import (
     Unanswered,
     identity_of,
     machine,
-    mark_lost,
     parse_unanswered,
     refuse_others,
     with_unanswered,
@@ -149,7 +148,6 @@ class _Output:
             self.processes = False if "rocesses:" in line and self.processes is None else self.processes
             return True
         if silent := parse_unanswered(line):
-            mark_lost(self.gpus, silent, numbered=True)
             self.unanswered.append(silent)
             return True
         readers: tuple[Callable[[int, str], bool], ...] = (self._process, self._no_processes)

@@ -20,7 +20,6 @@ from gputopo.captures.smi.machine import (
     Identity,
     Unanswered,
     machine,
-    mark_lost,
     parse_unanswered,
     refuse_others,
     with_unanswered,
@@ -209,8 +208,6 @@ class _Output:
                 lost=gone,
                 notes=notes,
             )
-        for line in self.unanswered:
-            mark_lost(gpus, line, numbered=False)
         return machine(
             SOURCE,
             with_unanswered(gpus, self.unanswered, names("text"), numbered=False),
@@ -250,7 +247,6 @@ class _Reading:
             )
             self.base = line.indent
         elif silent := parse_unanswered(line.text):
-            mark_lost(dict(enumerate(self.output.gpus.values())), silent, numbered=False)
             self.output.unanswered.append(silent)
         elif self._take_above_gpus(line):
             pass
