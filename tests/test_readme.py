@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputopo import pages
-from gputopo.captures import recording
+from gputopo.captures import bundled_names
 from gputopo.cli import run_command
 from tests.pages.outputs import check_output
 
@@ -57,7 +57,7 @@ def test_every_page_and_file_that_the_readme_links_to_is_there() -> None:
 
 
 def test_every_bundled_machine_is_on_the_page_of_formats() -> None:
-    assert all(f"`{name}`" in pages.read("formats") for name in recording.bundled_names())
+    assert all(f"`{name}`" in pages.read("formats") for name in bundled_names())
 
 
 def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import recording
+from gputopo.captures import bundled_names
 from gputopo.cli import printing
 from gputopo.report.findings import TIMES
 from gputopo.values import schema
@@ -56,7 +56,7 @@ def test_columns_sets_the_width_of_a_pipe(
 
 
 def test_every_bundled_machine_can_be_inspected(call: Call) -> None:
-    for name in recording.bundled_names():
+    for name in bundled_names():
         done = call("inspect", "--from", name)
         assert (done.code, done.err) == (0, "")
         assert "GPU0" in call("inspect", "--from", name, "--topology").out

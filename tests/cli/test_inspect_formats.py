@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures import recording
+from gputopo.captures import bundled_names
 from gputopo.values import schema
 from gputopo.values.difference import Difference
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
@@ -16,7 +16,7 @@ OnScenario = ByName
 
 
 @pytest.mark.parametrize("shape", ["markdown", "prometheus"])
-@pytest.mark.parametrize("name", recording.bundled_names())
+@pytest.mark.parametrize("name", bundled_names())
 def test_every_bundled_machine_can_be_shown_in_every_format(name: str, shape: str, call: Call) -> None:
     more = ["--all"] if shape == "markdown" else []
     done = call("inspect", *more, "--from", name, "--format", shape)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gputopo import pages
-from gputopo.captures import read_bundled, reading
+from gputopo.captures import read_bundled, readable
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import find
@@ -167,7 +167,7 @@ def formats() -> str:
     """Return the page of the formats, with a row for each that the code reads; its other text as it is."""
     page = (_PAGES / "formats.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_INPUTS)
-    rows = reading.readable()
+    rows = readable()
     return above + _table(("input", "what is read"), rows) + "\n" + below.partition("\n\n")[2]
 
 

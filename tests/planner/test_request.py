@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.captures.merge import merge
+from gputopo.captures import merge
 from gputopo.planner import Request, plan
 from gputopo.planner.request import given_speeds, gpus_in_words
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
