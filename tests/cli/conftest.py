@@ -89,7 +89,15 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
     return shown
 
 
-def pretending(folder: Path, worker: str, module: str = "gputopo.launch.train.worker") -> str:
+CORE = "gputopo.launch.train.worker"
+# For the code of a worker that does something before it behaves as one of the kit.
+THEN_BEHAVE = f"""
+import os, sys
+os.execv(sys.executable, [sys.executable, "-IS", {misbehave.__file__!r}, behaviour, *sys.argv[1:]])
+"""
+
+
+def pretending(folder: Path, worker: str, module: str = CORE) -> str:
     """Write a program that stands for Python, but runs a pretending worker in the place of `module`.
 
     `worker`: a behaviour of `misbehave`, or its own code. Its arguments are those of the module.
@@ -102,7 +110,7 @@ def pretending(folder: Path, worker: str, module: str = "gputopo.launch.train.wo
     program = folder / "python"
     program.write_text(
         f"""#!/bin/sh
-[ "$3" = {module} ] || exec {PYTHON} "$@"
+[ "$3" = {module} ] || exec {sys.executable} "$@"
 shift 3
 exec {PYTHON} -IS {words} "$@"
 """
@@ -112,11 +120,12 @@ exec {PYTHON} -IS {words} "$@"
 
 
 @pytest.fixture
-def worker(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ByName:
-    """Puts a pretending worker in the place of the core: see `pretending`."""
+def worker(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a pretending worker in the place of the core, or of another module: see `pretending`."""
 
-    def behaves(worker: str) -> None:
-        monkeypatch.setattr(sys, "executable", pretending(tmp_path_factory.mktemp("worker"), worker))
+    def behaves(worker: str, module: str = CORE) -> None:
+        program = pretending(tmp_path_factory.mktemp("worker"), worker, module)
+        monkeypatch.setattr(sys, "executable", program)
 
     return behaves
 
