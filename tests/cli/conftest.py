@@ -95,6 +95,13 @@ THEN_BEHAVE = f"""
 import os, sys
 os.execv(sys.executable, [sys.executable, "-IS", {misbehave.__file__!r}, behaviour, *sys.argv[1:]])
 """
+# Code of a process: a program that stands for Python, a module, and the arguments of its main.
+WITH_WORKER = """
+import runpy, sys
+sys.executable = sys.argv.pop(1)
+module = sys.argv.pop(1)
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
 
 
 def pretending(folder: Path, worker: str, module: str = CORE) -> str:

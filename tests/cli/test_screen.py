@@ -10,7 +10,7 @@ from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.several_runs import Screen
-from tests.cli.conftest import ByName, Call, pretending
+from tests.cli.conftest import WITH_WORKER, ByName, Call, pretending
 from tests.cli.trained import without_a_gpu
 from tests.kit import commands
 
@@ -96,19 +96,13 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
     assert [([one.number for one in run.devices], run.failure) for run in several] == [([0, 2], None)] * 2
 
 
-WITH_WORKER = """
-import sys
-sys.executable = sys.argv.pop(1)
-from tests.kit.command import main
-sys.exit(main(sys.argv[1:]))
-"""
 KILLS = "if 'alone-1-2' in sys.argv[1]: os.kill(os.getppid(), 9)"
 
 
 def test_a_killed_screen_leaves_the_runs_until_then(tmp_path: Path) -> None:
     python = pretending(tmp_path, SLOW_ONE.format(KILLS))
     asked = ("screen", "--model", "alexnet", "--gpus", "0,1", "--output", str(tmp_path / "out"))
-    done = commands.run("-c", WITH_WORKER, python, "four", "--", *asked)
+    done = commands.run("-c", WITH_WORKER, python, "tests.kit.command", "four", "--", *asked)
     assert done.returncode == -9
     found = stored(tmp_path / "out")
     assert (len(found.runs), found.complete) == (2, False)
