@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli import run_command
-from gputopo.cli.commands import COMMANDS
+from gputopo.cli import COMMANDS, run_command
 from gputopo.values.option import listed
 from tests.cli.conftest import ByName, Call, Called
 
@@ -73,6 +72,7 @@ def test_an_option_or_value_that_is_not_known(call: Call) -> None:
         (["--fast", "inspect"], ("'--fast'", "gputopo --help")),
         (["inspect", "--form", "json"], ("'--form'", "--format")),
         (["inspect", "--format", "jsn"], ("--format", "'jsn'", "did you mean json")),
+        (["inspect", "-q"], ("there is no option '-q'",)),
         (["inspect", "--format"], ("--format needs a value", "table|json")),
         (["inspect", "--all=some"], ("--all takes no value",)),
         (["inspect", "--fail-on", "warnings"], ("did you mean warning",)),
@@ -157,7 +157,7 @@ def test_an_interrupt_ends_with_130_and_without_a_traceback(
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
 def test_no_arguments_bring_a_traceback(arguments: list[str]) -> None:
-    for command in (["inspect"], ["plan"], ["plan", "--model", "alexnet"]):
+    for command in (["inspect"], ["plan", "--model", "alexnet"], ["run", "--model", "mlp", "--dry-run"]):
         assert run_command([*command, "--from", "7gforce", *arguments]) in (0, 2)
     if arguments[0] not in COMMANDS:
         assert run_command(arguments) in (0, 2)

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from gputopo import pages
-from gputopo.cli import run_command
-from gputopo.cli.commands import COMMANDS, options_of_command
+from gputopo.cli import COMMANDS, options_of_command, run_command
 from gputopo.workload import require_workload, workload_names
 from tests.findings.catalogue import catalogue
 

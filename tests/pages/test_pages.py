@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gputopo import pages
-from gputopo.cli.commands import options_of_command
-from gputopo.cli.run.aliases import switches
+from gputopo.cli import options_of_command
 from gputopo.values.run import all_reduce
 from gputopo.workload import workload_names
 from tests.pages import generate
@@ -67,7 +66,7 @@ def test_every_option_of_a_command_on_a_page_is_an_option_of_that_command() -> N
     for name in pages.PAGES:
         code = "".join(re.findall(r"^```\n(.*?)^```", pages.read(name), re.MULTILINE | re.DOTALL))
         for command, words in re.findall(r'^(?:\$ )?gputopo ([\w-]+) ([^\n"]*)', code, re.MULTILINE):
-            known = {one.option.flag for one in options_of_command(command)} | set(switches())
+            known = {one.option.flag for one in options_of_command(command)} | set(generate.short_forms())
             typed = re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0])
             assert set(typed) <= known, f"{name}: gputopo {command} {words}"
 
