@@ -43,9 +43,10 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of this process ask NVML in it; those of other processes ask it in a child, as they do."""
-    monkeypatch.setattr("gputopo.probes.collect.NvmlReading", ReadingHere)
+def read_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this process ask NVML in it. With the fixture `waits` they ask it in a child, as ever."""
+    if "waits" not in request.fixturenames:
+        monkeypatch.setattr("gputopo.probes.collect.NvmlReading", ReadingHere)
     monkeypatch.setattr("gputopo.probes.run_watch.RunWatch", partial(RunWatch, open_gpus=WatchHere))
 
 
