@@ -151,11 +151,6 @@ def test_a_size_that_cannot_be_is_refused(call: Call) -> None:
         assert "--size cannot be" in refused(call, "--size", text)
 
 
-def test_the_matrices_are_shown_to_those_who_ask(call: Call) -> None:
-    assert "Staged through the host, GB/s" not in call("bandwidth", "--from", "7gforce").out
-    assert "Staged through the host, GB/s" in call("bandwidth", "--from", "7gforce", "--all").out
-
-
 @pytest.mark.usefixtures("without_gpu")
 def test_without_a_gpu_host_memory_is_measured_and_the_exit_code_is_3(call: Call) -> None:
     done = call("bandwidth", "--json")

@@ -63,14 +63,6 @@ def test_users_are_on_ones_own_screen_and_in_nothing_that_is_passed_on(
     assert ("erika" in done.out) is named
 
 
-def test_the_table_shows_tree_health_and_the_index_systems(call: Call, on_scenario: ByName) -> None:
-    on_scenario("desktop")
-    out = call("inspect", "--all").out
-    assert "\nPCI tree\n" in out
-    assert "\nHealth\n" in out
-    assert "Xorg" in out
-
-
 def test_a_terminal_that_knows_ascii_only_gets_a_tree_of_ascii() -> None:
     command = ("-m", "tests.kit.command", "7gforce", "--", "inspect", "--topology")
     done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
@@ -127,12 +119,6 @@ def test_a_machine_does_not_differ_from_its_own_recording(
     recording = tmp_path / "machine.json"
     call("inspect", "--record", recording)
     assert "No difference." in call("inspect", "--diff", recording).out
-
-
-def test_diff_reads_any_capture(call: Call) -> None:
-    done = call("inspect", "--from", "7gforce", "--diff", "7gforce-v2")
-    assert (done.code, done.err) == (0, "")
-    assert "Compared with bundled machine" in done.out
 
 
 def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call, without_gpu: None) -> None:

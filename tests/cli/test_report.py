@@ -227,51 +227,6 @@ def test_without_runs_those_of_the_user_are_reported(call: Call, own_home: Path)
     assert "1 run under" in call("report").out
 
 
-# Of a row of each document; tests/published compares every derived figure.
-PRINTED = {
-    "tensorpack": "228.0 1.87x 3.52x 7.07x 88.38",
-    "tf-official": "1,131",
-    "lambda-cpu": "alexnet 7,852 5,338 7,422 8,560 missing",
-    "keras-multi-gpu": "replicated nccl 1,429 1,176 1.22x",
-}
-
-
-def test_the_figures_of_a_published_document_are_in_the_tables_of_any_report(call: Call) -> None:
-    for name in PRINTED:
-        done = call("report", "--published", name, "--format", "markdown")
-        assert done.code == 0, done.err
-        assert PRINTED[name] in " ".join(done.out.replace("|", " ").replace("\\", "").split())
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("tensorpack", "tensorpack is as fast as tf_cnn_benchmarks: 1.02x (median of 8 pairs, 0.99 to 1.03"),
-        ("tf-official", "gce-8x-k80, tf_cnn_benchmarks: good scaling to 8 GPUs"),
-        ("lambda-cpu", "Fastest over slowest CPU, median over jobs: the CPU matters for vgg16"),
-        ("keras-multi-gpu", "Scaling to all GPUs, of 2 machines"),
-    ],
-)
-def test_the_first_line_on_a_published_document_answers_its_question(
-    call: Call, name: str, answer: str
-) -> None:
-    out = " ".join(call("report", "--published", name).out.split())
-    assert out.startswith(answer)
-    assert "epeat" not in out.replace("repeated with the benchmark's next version", "").replace(
-        "measure it with --repeats", ""
-    )
-
-
-def test_the_tables_of_a_published_document_are_whole_on_the_first_page(call: Call) -> None:
-    own = call("report", "--published", "lambda-cpu").out
-    tables = own[own.index("By CPU") : own.index("All runs")]
-    assert "more rows" not in tables
-    assert (tables.count("vgg16"), tables.count("alexnet")) == (9, 9)
-    rows = [" ".join(line.split()) for line in call("report", "--published", "tensorpack").out.splitlines()]
-    assert "resnet50, replicated nccl 2 427.0 424.5 1.01x" in rows
-    assert "Medians over the jobs" not in call("report", "--published", "keras-multi-gpu").out
-
-
 def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> None:
     done = call("report", "--published", "tf-official", "--json")
     found = json.loads(done.out)
