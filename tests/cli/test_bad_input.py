@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.cli import COMMANDS, run_command
-from gputopo.values.option import listed
 from tests.cli.conftest import ByName, Call, Called
 
 ASYMMETRIC = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tSYS\t X \n"
@@ -59,35 +58,6 @@ def test_a_capture_that_cannot_be_read(content: bytes, call: Call, tmp_path: Pat
 def test_a_file_that_is_not_there_and_a_folder(call: Call, tmp_path: Path) -> None:
     assert "nowhere" in refusal(call("inspect", "--from", tmp_path / "nowhere"))
     assert str(tmp_path) in refusal(call("inspect", "--from", tmp_path))
-
-
-def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
-    assert "dgx1-v100" in refusal(call("inspect", "--from", "dgx1-v10"))
-
-
-def test_an_option_or_value_that_is_not_known(call: Call) -> None:
-    cases: list[tuple[list[str], tuple[str, ...]]] = [
-        (["inspekt"], ("'inspekt'", "gputopo inspect")),
-        (["frobnicate"], (listed(COMMANDS, "and"),)),
-        (["--fast", "inspect"], ("'--fast'", "gputopo --help")),
-        (["inspect", "--form", "json"], ("'--form'", "--format")),
-        (["inspect", "--format", "jsn"], ("--format", "'jsn'", "did you mean json")),
-        (["inspect", "-q"], ("there is no option '-q'",)),
-        (["inspect", "--format"], ("--format needs a value", "table|json")),
-        (["inspect", "--all=some"], ("--all takes no value",)),
-        (["inspect", "--fail-on", "warnings"], ("did you mean warning",)),
-        (["inspect", "capture.txt"], ("'capture.txt'", "--from capture.txt")),
-        (["plan"], ("--model is missing", "alexnet")),
-        (["plan", "--model", "alexnet", "--format", "yaml"], ("'yaml'", "markdown, env, sbatch")),
-        (["plan", "--model", "alexnet", "--num-gpus", "two"], ("--num-gpus", "integer")),
-        (["plan", "--model", "alexnet", "--gpus", "0;1"], ("--gpus", "0,1")),
-        (["plan", "--model", "alexnet", "--gpus", "1,1"], ("--gpus", "twice")),
-        (["plan", "--model", "alexnet", "--exclude", "3-1"], ("--exclude", "1-3")),
-        (["plan", "--model", "alexnet", "--ps", "gpu0"], ("'gpu0'", "gpu:0")),
-        (["plan", "--model", "alexnet", "--variable-update", "replicate"], ("did you mean replicated",)),
-    ]
-    for arguments, words in cases:
-        assert lacks(refusal(call(*arguments)), words) == []
 
 
 def test_a_recording_that_cannot_be_written_leaves_nothing(call: Call, tmp_path: Path) -> None:

@@ -114,25 +114,6 @@ def test_a_capture_without_any_bandwidth_is_refused_with_what_to_give(call: Call
     assert "p2pBandwidthLatencyTest" in said
 
 
-def test_options_that_cannot_be_are_refused_in_two_lines(call: Call) -> None:
-    cases: list[tuple[list[str], str]] = [
-        (["--quick", "--full"], "both mean --effort"),
-        (["--from", "x", "--gpus", "0"], "--gpus"),
-        (["--from", "x", "--soak", "10"], "--soak"),
-        (["--soak", "10", "--full"], "combined with --effort"),
-        (["--model", "alexnet"], "gputopo bench-reduction --model NAME"),
-        (["--numa", "-1"], "0 to 9999"),
-        (["--gpus", "0;1"], "0,1"),
-        (["--from", "7gforce", "--all", "--json"], "--all is for the tables"),
-        (["--matrices"], "write --all"),
-        (["--effort", "1001"], "1 to 1000"),
-        (["--effort", "lots"], "give quick, full, or the number of repeats"),
-        (["--network", "--effort", "20"], "--effort 20 is for one host"),
-    ]
-    for arguments, words in cases:
-        assert words in refused(call, *arguments)
-
-
 def test_sizes_are_bytes_with_a_unit(call: Call, on_scenario: OnScenario, measured: Measure) -> None:
     on_scenario("four")
     cases: list[tuple[str, tuple[int, ...]]] = [
@@ -144,11 +125,6 @@ def test_sizes_are_bytes_with_a_unit(call: Call, on_scenario: OnScenario, measur
         requests = measured(bandwidth_of(4))
         call("bandwidth", "--size", text)
         assert [request.sizes for request in requests] == [sizes]
-
-
-def test_a_size_that_cannot_be_is_refused(call: Call) -> None:
-    for text in ["", "64XB", "1023", "17GiB"]:
-        assert "--size cannot be" in refused(call, "--size", text)
 
 
 @pytest.mark.usefixtures("without_gpu")

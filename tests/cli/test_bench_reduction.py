@@ -81,16 +81,3 @@ def test_without_a_gpu_cpu_devices_reduce_and_that_is_reported(call: Call, asked
 def test_a_broken_driver_is_no_reason_to_reduce_on_the_cpu(call: Call, asked: Asked) -> None:
     done = call("bench-reduction", "--model", "alexnet")
     assert (done.code, done.out, asked()) == (3, "", [])
-
-
-def test_options_that_cannot_be_are_refused_in_two_lines(call: Call) -> None:
-    cases: list[tuple[list[str], str]] = [
-        ([], "--model is missing"),
-        (["--model", "alexnt"], "alexnet"),
-        (["--model", "alexnet", "--save"], "there is no option '--save'"),
-        (["--model", "alexnet", "--gpus", "0;1"], "0,1"),
-    ]
-    for arguments, words in cases:
-        done = call("bench-reduction", *arguments)
-        assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
-        assert words in done.err

@@ -54,19 +54,6 @@ def test_one_row_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "prefer-pix").count("`--prefer-pix`") == 1
 
 
-@pytest.mark.parametrize("topic", ["999", "Xid 999", "--no-such-option", "-z"])
-def test_a_code_or_an_option_that_there_is_not_is_refused(
-    topic: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command(["explain", topic]) == 2
-    assert f"there is no page, finding, Xid, model or option '{topic}'" in capsys.readouterr().err
-
-
-def test_an_unknown_topic_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["explain", "pcie.slot_narow"]) == 2
-    assert "did you mean gputopo explain pcie.slot_narrow?" in capsys.readouterr().err
-
-
 def test_a_message_that_a_page_quotes_is_not_suggested_as_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["explain", "nothing"]) == 2
     assert "did you mean" not in capsys.readouterr().err

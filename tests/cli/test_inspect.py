@@ -179,23 +179,3 @@ def test_infos_are_cut_at_the_width_of_a_terminal_and_nowhere_else(
 def test_findings_of_other_gpus_do_not_fail_a_command_about_one(call: Call) -> None:
     codes = [call("inspect", "--from", "7gforce", "-i", one, "--fail-on", "warning").code for one in "56"]
     assert codes == [1, 0]
-
-
-def test_a_detail_that_is_not_there_or_not_for_this_output_is_refused(call: Call) -> None:
-    cases: list[tuple[list[str], str]] = [
-        (["--gpu", "0,9"], "there is no GPU 9"),
-        (["--gpu", "5-9"], "there is no GPU 7"),
-        (["--gpu", "0000:5e:00.0"], "there is no GPU 0000:5e:00.0"),
-        (["--gpu", "3-1"], "did you mean 1-3?"),
-        (["--gpu", ""], "--gpu cannot be ''"),
-        (["--gpu", "0,"], "--gpu cannot be ''"),
-        (["--format", "csv"], "--format csv is for --watch"),
-        (["-i", "0", "--all"], "--all and --gpu cannot be combined"),
-        (["--topology", "--json"], "--topology is for the report of one machine, not with --format json"),
-        (["--all", "--diff", "7gforce"], "--all is for the report of one machine"),
-    ]
-    for options, words in cases:
-        done = call("inspect", "--from", "7gforce", *options)
-        assert (done.code, done.out) == (2, "")
-        assert words in done.err
-        assert len(done.err.splitlines()) == 2

@@ -121,26 +121,6 @@ def test_a_machine_does_not_differ_from_its_own_recording(
     assert "No difference." in call("inspect", "--diff", recording).out
 
 
-def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call, without_gpu: None) -> None:
-    cases: list[tuple[tuple[str, ...], str]] = [
-        (("--diff", "nowhere.json"), "there is no file nowhere.json"),
-        (("--diff", "7gforce", "--format", "prometheus"), "--diff cannot print prometheus"),
-        (("--diff", "-", "--from", "-"), "standard input can be read only once"),
-        (("--interval", "1"), "--interval and --duration belong to --watch"),
-        (("--watch", "--from", "7gforce"), "--watch and --from cannot be combined"),
-        (("--watch", "--format", "markdown"), "--watch cannot print --format markdown"),
-        (("--watch", "--interval", "0"), "--interval cannot be"),
-        (("--watch", "--duration", "nan"), "--duration cannot be"),
-    ]
-    for arguments, what in cases:
-        done = call("inspect", *arguments)
-        assert done.code == 2
-        assert done.out == ""
-        first, second = done.err.splitlines()
-        assert what in first
-        assert second.strip()
-
-
 def test_on_a_terminal_the_tree_is_drawn_in_colours() -> None:
     code, got = commands.on_a_terminal("-m", "tests.kit.command", "desktop", "--", "inspect", "--topology")
     assert code == 0

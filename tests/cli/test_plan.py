@@ -157,9 +157,6 @@ def test_a_flag_of_other_programs_is_read_or_refused_as_it_was_typed(call: Call)
     half, typed = call(*asked, "--use_fp16"), call(*asked, "--precision", "fp16")
     assert (half.code, half.out) == (0, typed.out)
     assert half.out != call(*asked).out
-    refused = call(*asked, "--use_xla_compile")
-    assert refused.code == 2
-    assert refused.err.startswith("gputopo: there is no option '--use-xla-compile'\n")
 
 
 def test_a_batch_that_cannot_be_in_memory_is_refused_with_one_that_can(
@@ -172,7 +169,6 @@ def test_a_batch_that_cannot_be_in_memory_is_refused_with_one_that_can(
     assert "GiB (counted from its layers), GPU 0 has 16 GiB" in done.err.splitlines()[0]
     fits = int(done.err.split()[-1])
     assert call(*asked, fits).code == 0
-    assert call("plan", "--from", "7gforce", "--model", "alexnet", "--batch-size", 10**8).code == 2
 
 
 def test_the_peak_memory_of_an_earlier_run_decides_what_fits(

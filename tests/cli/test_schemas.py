@@ -3,7 +3,6 @@
 import json
 
 import jsonschema
-import pytest
 
 from tests.cli.conftest import Call
 
@@ -34,9 +33,3 @@ def test_all_documents_are_listed_and_have_a_schema(call: Call) -> None:
         schema = json.loads(call("explain", "schema", name).out)
         assert schema["title"] == f"gputopo {name}"
         assert schema["$defs"]
-
-
-@pytest.mark.parametrize("name", ["reslut", "gputopo.result/1"])
-def test_an_unknown_document_is_refused_with_the_nearest(name: str, call: Call) -> None:
-    done = call("explain", "schema", name)
-    assert (done.code, done.err.splitlines()[1].strip()) == (2, "did you mean result?")

@@ -100,9 +100,6 @@ def test_a_matrix_of_options_is_one_of_a_file_and_goes_on_as_such(
     options = [(cell.options["model"], cell.options["num_gpus"], cell.counted_s) for cell in found.cells]
     assert options == [("lenet", "1", 2.0), ("lenet", "2", 2.0), ("trivial", "1", 2.0), ("trivial", "2", 2.0)]
     assert swept(call("sweep", "--resume", tmp_path / "out", "--json").out).cells == found.cells
-    for mistake in (("quick", *typed), ("--repeats", "2"), ("--model", "alexnot")):
-        refused = call("sweep", *mistake, "--dry-run")
-        assert (refused.code, len(refused.err.splitlines())) == (2, 2), refused.err
 
 
 def test_records_that_are_given_are_read_instead_of_drawn_ones(
@@ -393,21 +390,3 @@ def test_no_cell_of_a_preset_is_refused(
     found = swept(done.out)
     assert [cell.reason for cell in found.cells if cell.state == "refused"] == []
     assert any(cell.state == "pending" for cell in found.cells)
-
-
-def test_a_mistake_is_one_line_and_what_to_do(call: Call, without_gpu: None) -> None:
-    cases: list[tuple[tuple[str, ...], str]] = [
-        ((), "give a preset (quick"),
-        (("quik",), "did you mean quick?"),
-        (("quick", "--matrix", "x.toml"), "a preset, --matrix and --model cannot be combined"),
-        (("--matrix", "nowhere.toml"), "cannot read nowhere.toml"),
-        (("quick", "--retry-failed"), "add --resume DIR"),
-        (("--resume", "nowhere"), "holds no sweep"),
-        (("quick", "--seed", "3"), "add --order random"),
-        (("--resume", "nowhere", "--cpu"), "--cpu cannot be combined with --resume"),
-    ]
-    for arguments, says in cases:
-        done = call("sweep", *arguments)
-        assert (done.code, done.out) == (2, "")
-        assert says in done.err
-        assert done.err.count("\n") == 2

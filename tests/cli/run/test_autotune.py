@@ -24,35 +24,6 @@ def test_it_measures_and_then_trains_with_the_fastest(
     assert (out / "result.json").is_file()
 
 
-def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
-    call: Call, without_gpu: None, worker: ByName
-) -> None:
-    worker("works")
-    alone = "only one placement"
-    cases: list[tuple[str, tuple[str, ...], str]] = [
-        ("run", ("--dry-run",), "--dry-run"),
-        ("run", ("--from", "7gforce"), "--from"),
-        ("run", ("--task", "forward"), "--task forward"),
-        ("run", ("--strategy", "mirrored"), "--strategy"),
-        ("run", ("--variable-update", "independent"), alone),
-        ("run", ("--all-reduce", "ring"), alone),
-        ("run", ("--", "true"), "--autotune works with the built-in training"),
-        ("plan", ("--from", "7gforce"), "--from"),
-        ("plan", ("--what-if", "acs off"), "--what-if"),
-        ("plan", ("--program", "keras-2017"), "--program keras-2017"),
-        ("plan", ("--candidates", "all"), "--candidates all"),
-        ("plan", ("--explain",), "nothing predicted"),
-        *((name, ("--num-gpus", "1"), "one device") for name in ("run", "plan")),
-        *((name, ("--ps", "cpu"), alone) for name in ("run", "plan")),
-        *(("run", (f"--autotune={count}",), "--autotune") for count in ("1", "0")),
-        *(("plan", (f"--autotune={count}",), "--autotune") for count in ("11", "many")),
-    ]
-    for command, options, what in cases:
-        done = call(command, "--model", "alexnet", "--autotune", "3", *options)
-        assert (done.code, len(done.err.splitlines())) == (2, 2), done
-        assert what in done.err.splitlines()[0]
-
-
 def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
     call: Call, on_scenario: ByName, worker: ByName, own_home: Path
 ) -> None:

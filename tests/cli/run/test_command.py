@@ -207,11 +207,6 @@ def test_batches_that_differ_reach_the_spec_and_the_result(
     spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
     assert spec.batch_size == (4, 6)
     assert "10 images: 4,6 on 2 devices" in call("run", *options[:4], "-v").out
-    refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--num-gpus", "3")
-    assert refused.code == 2
-    assert "--batch-size has 2 numbers for 3 devices" in refused.err
-    refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--method", "kuza55")
-    assert "it splits one batch evenly" in refused.err
 
 
 def test_auto_is_the_proportion_of_the_planned_gpus_also_in_a_rehearsal(call: Call) -> None:

@@ -15,7 +15,6 @@ from gputopo.values.option import given_of, options_of
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.placement import PlanOptions
 from gputopo.values.run.spec import RunSpec
-from tests.cli.conftest import Call
 from tests.launch.data.records import framed
 
 # Each asks for nothing else that would be refused. DIR is a folder.
@@ -251,10 +250,3 @@ def test_each_alternative_that_a_hint_names_is_not_refused(folder: Path) -> None
         for better in ways(command, *refused):
             assert better != command, refused[1]
             assert refusal(better, folder) is None, f"{refused[1]}: {better}"
-
-
-def test_what_went_on_without_lost_hosts_has_what_to_do_instead(call: Call, tmp_path: Path) -> None:
-    done = call("run", "--model", "trivial", "--min-hosts", "2")
-    assert (done.code, "start it again with --resume auto" in done.err) == (2, True)
-    done = call("run", "--model", "trivial", "--hosts", "a,b", "--restart", "1", "--checkpoints", tmp_path)
-    assert (done.code, "start the job again with --resume auto" in done.err) == (2, True)

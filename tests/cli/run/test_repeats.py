@@ -42,16 +42,6 @@ def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
     assert [run.status for run in repeats.runs] == ["failed", "failed"]
 
 
-def test_repeats_that_would_write_to_one_folder_are_refused(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
-) -> None:
-    worker("works")
-    options = [("--checkpoints", ()), ("--export", ()), ("--tensorboard", ()), ("--export", ("--dry-run",))]
-    for option, dry in options:
-        done = call("run", "--model", "alexnet", "--repeats", "2", option, tmp_path / "kept", *dry)
-        assert (done.code, option in done.err, "--repeats" in done.err.splitlines()[1]) == (2, True, True)
-
-
 def test_repeats_are_shown_where_their_file_cannot_be_written(
     call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:

@@ -74,12 +74,6 @@ def test_the_plan_is_shown_in_two_lines_before_it_starts(
     assert places == sorted(places)
 
 
-def test_the_constants_of_another_program_are_for_plan_alone(call: Call) -> None:
-    done = call("run", "--model", "alexnet", "--program", "keras-2017")
-    assert done.code == 2
-    assert "it is for plan; " in done.err.splitlines()[1]
-
-
 def test_a_number_of_devices_left_to_gputopo_without_gpus_is_stated(
     call: Call, without_gpu: None, worker: ByName
 ) -> None:

@@ -147,15 +147,6 @@ def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> 
     assert "nodelist" not in shown.out  # a captured machine's name is not known
 
 
-def test_what_only_shows_needs_a_dry_run_and_gpus(call: Call) -> None:
-    done = call("run", "--model", "trivial", "--format", "sbatch")
-    assert (done.code, done.out) == (2, "")
-    assert "add --dry-run" in done.err
-    done = call("run", "--model", "trivial", "--cpu", "--dry-run", "--format", "docker")
-    assert done.code == 2
-    assert "the plan has none: --cpu" in done.err
-
-
 def test_the_variables_alone_are_those_of_the_plan(call: Call) -> None:
     asked = ("--from", "7gforce", "--gpus", "0,1", "--model", "alexnet")
     of_run = call("run", *asked, "--dry-run", "--format", "env").out
