@@ -209,16 +209,6 @@ def test_batches_that_differ_reach_the_spec_and_the_result(
     assert "10 images: 4,6 on 2 devices" in call("run", *options[:4], "-v").out
 
 
-def test_auto_is_the_proportion_of_the_planned_gpus_also_in_a_rehearsal(call: Call) -> None:
-    options = ("--from", "7gforce", "--model", "resnet20", "--batch-size", "auto", "--dry-run", "--json")
-    document = json.loads(call("run", *options).out)
-    planned, rehearsed = document["plan"]["choice"]["batch_sizes"], document["spec"]["batch_size"]
-    assert len(planned) == len(rehearsed) == 7
-    assert planned[6] == max(planned) > planned[0]
-    assert rehearsed[6] == max(rehearsed) > rehearsed[0]
-    assert "in proportion to the speed of each GPU alone" in document["spec"]["says"][-1]
-
-
 def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(
     call: Call,
     without_gpu: None,

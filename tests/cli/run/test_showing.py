@@ -116,54 +116,6 @@ def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     assert not own_home.exists()
 
 
-def test_the_hierarchical_reduction_gets_its_groups_from_the_machine(call: Call) -> None:
-    options = (
-        "--from",
-        "7gforce",
-        "--gpus",
-        "0,1,4,5",
-        "--all-reduce",
-        "hierarchical",
-        "--dry-run",
-        "--json",
-    )
-    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
-    assert dry.spec is not None
-    assert dry.spec.exchange.groups == ((0, 1), (2, 3))
-    assert dry.plan.choice.all_reduce == dry.spec.all_reduce == "hierarchical"
-
-
-def test_variables_spread_over_the_gpus_are_planned_and_run(call: Call) -> None:
-    options = ("--from", "7gforce", "--num-gpus", "2", "--ps", "gpu:spread", "--dry-run", "--json")
-    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
-    assert dry.spec is not None
-    assert (dry.plan.choice.ps_device, dry.spec.ps_device, dry.spec.exchange.ps_spread) == (
-        "gpu:spread", None, True
-    )  # fmt: skip
-    assert [device.hop_to_variables for device in dry.spec.devices] == ["spread", "spread"]
-
-
-def test_plan_and_spec_agree_on_where_a_strategy_has_its_variables(call: Call) -> None:
-    cases: list[tuple[str, int, str, str | None, list[str | None]]] = [
-        ("mirrored", 2, "replicated", None, [None, None]),
-        ("MirroredStrategy", 2, "replicated", None, [None, None]),
-        ("one-device", 1, "replicated", None, [None]),
-        ("central", 2, "parameter_server", "cpu", ["host", "host"]),
-        ("central", 4, "parameter_server", "cpu", ["host"] * 4),
-    ]
-    for strategy, gpus, update, ps_device, hops in cases:
-        asked = ("--from", "7gforce", "--num-gpus", str(gpus), "--strategy", strategy)
-        printed = call("run", "--model", "lenet", *asked, "--dry-run", "--json").out
-        dry = schema.decode(printed, DryRun, origin="stdout")
-        choice, spec = dry.plan.choice, dry.spec
-        assert spec is not None
-        assert (choice.variable_update, choice.ps_device, choice.all_reduce) == (update, ps_device, None)
-        assert (spec.variable_update, spec.all_reduce) == (update, None)
-        assert (spec.ps_device is None) == (ps_device is None)
-        assert [device.hop_to_variables for device in spec.devices] == hops
-        assert (spec.strategy, spec.asked["strategy"]) == (strategy, strategy)
-
-
 def test_metrics_are_written_to_a_file_that_ends_no_run_if_it_cannot_be_written(
     call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
