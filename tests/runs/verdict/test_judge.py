@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs import Judgement
-from gputopo.runs.devices import reference_of
-from gputopo.runs.verdict.words import MARKS_OFFSET_S, MARKS_RESOLUTION_S
 from gputopo.values.run.events import Device, Step
 from gputopo.values.run.verdict import Verdict
 from tests import there
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, judged_steps, step
 
+MARKS_OFFSET_S = 0.00015  # by which time marks of towers that do the same differ
+MARKS_RESOLUTION_S = 0.0005  # under load
 QUIET = Noise(common=0.1, own=0.01, stalls=0.0)
 
 
@@ -102,11 +102,22 @@ def test_the_slow_cards_of_7gforce_are_named_and_the_others_are_even(seed: int) 
     assert under(check.slow[1])[0] == pytest.approx(5.46, abs=1)
 
 
-@pytest.mark.parametrize(("towers", "slow"), [(4, {1, 2, 3}), (8, {0, 1, 2, 3})])
-def test_a_slow_half_or_majority_is_still_named_and_the_healthy_are_not(towers: int, slow: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("towers", "slow", "is_named"),
+    [
+        (4, {1, 2, 3}, True),
+        (8, {0, 1, 2, 3}, True),
+        (8, {0, 1, 2, 3, 4, 5}, True),
+        # One fast device of eight makes the seven others no slow ones.
+        (8, set(range(1, 8)), False),
+    ],
+)
+def test_a_slow_half_or_majority_is_still_named_and_the_healthy_are_not(
+    towers: int, slow: set[int], is_named: bool
+) -> None:
     run = InventedRun(towers, slow=dict.fromkeys(slow, 0.3), noise=Noise(own=0.04))
     check = check_run(run)
-    assert named(check) == sorted(slow)
+    assert named(check) == (sorted(slow) if is_named else [])
     assert all(under(found)[0] > 25 for found in check.slow)
 
 
@@ -135,19 +146,13 @@ def test_the_steps_that_a_verdict_asks_for_exclude_five_percent(towers: int) -> 
 
 def test_a_difference_as_large_as_the_resolution_is_named() -> None:
     found = 0
-    for seed in range(16):
-        run = InventedRun(4, slow={1: 0.05}, noise=Noise(own=0.03, stalls=0.0), seed=seed)
-        check = check_run(run, count=400)
+    for seed in range(8):
+        run = InventedRun(2, slow={1: 0.06}, noise=Noise(own=0.03, stalls=0.0), seed=seed)
+        check = check_run(run, count=200)
         resolved = there(check.devices[1].resolution_percent)
-        assert 4.0 < resolved < 5.3
+        assert 4.5 < resolved < 6.3
         found += 1 in named(check)
-    assert found >= 14  # of 16; 95 % are 15
-
-
-def test_a_tower_is_compared_with_the_middle_of_the_faster_half_of_its_peers() -> None:
-    assert reference_of(5, [5, 6]) == 6
-    assert reference_of(6, [5, 6, 7, 8]) == 5  # peers 5 7 8, faster half 5 7
-    assert reference_of(0, [0, 1, 2, 3, 4, 5, 6, 7]) == 2  # peers 1-7, faster half 1-4
+    assert found >= 7  # of 8; 95 % are 7.6
 
 
 def test_a_tower_that_was_slow_in_the_first_half_is_named_with_the_steps() -> None:
