@@ -196,8 +196,18 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert "GPUTOPO_HOME" in error.value.hint
 
 
+def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have SQLite wait for no other writer."""
+    connect = sqlite3.connect
+
+    def impatient(*arguments: Any, **more: Any) -> sqlite3.Connection:
+        return connect(*arguments, **{**more, "timeout": 0.0})
+
+    monkeypatch.setattr(sqlite3, "connect", impatient)
+
+
 def test_a_writer_that_waits_too_long_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputopo.runs.history.WAIT_S", 0.0)
+    without_waiting(monkeypatch)
     box = BoxHistory(tmp_path)
     box.save(MACHINE, session(1.0), saved_at=0.0)
     holder = sqlite3.connect(box.path, isolation_level=None)
@@ -345,7 +355,7 @@ def test_a_lost_file_is_made_again_but_for_runs_whose_folders_are_gone(
 def test_runs_are_read_from_their_folders_if_the_file_cannot_be_used(
     state: str, runs: BoxHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gputopo.runs.history.READER_WAIT_S", 0.0)
+    without_waiting(monkeypatch)
     with contextlib.closing(sqlite3.connect(runs.path, isolation_level=None)) as holder:
         if state == "damaged":
             runs.path.write_bytes(GARBAGE)
