@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gputopo.public_names import exports
 
 if TYPE_CHECKING:
+    from gputopo.findings.catalogue import rules as rules
     from gputopo.findings.checks import checks_made as checks_made
     from gputopo.findings.checks import driver_broken as driver_broken
     from gputopo.findings.checks import find as find
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from gputopo.findings.fleet import inspect_fleet as inspect_fleet
     from gputopo.findings.measured.difference import bandwidth_difference as bandwidth_difference
     from gputopo.findings.measured.validity import contradiction as contradiction
+    from gputopo.findings.rule import Rule as Rule
     from gputopo.findings.rule import fails as fails
     from gputopo.findings.rule import named as named
     from gputopo.findings.sources import doubtful_topology as doubtful_topology
+    from gputopo.findings.tensorflow import Support as Support
     from gputopo.findings.tensorflow import install_support as install_support
     from gputopo.findings.tensorflow import support_of as support_of
     from gputopo.findings.usage import CONTEXT_MIB as CONTEXT_MIB
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "CONTEXT_MIB": "usage",
+    "Rule": "rule",
+    "Support": "tensorflow",
     "bandwidth_difference": "measured.difference",
     "checks_made": "checks",
     "contradiction": "measured.validity",
@@ -50,6 +55,7 @@ _MODULES = {
     "install_support": "tensorflow",
     "machine_difference": "difference",
     "named": "rule",
+    "rules": "catalogue",
     "stopped": "driver",
     "support_of": "tensorflow",
     "use_of": "usage",

@@ -7,8 +7,8 @@ import pytest
 from gputopo import pages
 from gputopo.cli import run_command
 from gputopo.cli.commands import COMMANDS, options_of_command
+from gputopo.findings import rules
 from gputopo.workload import require_workload, workload_names
-from tests.findings.catalogue import catalogue
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -22,7 +22,7 @@ def test_without_a_topic_all_pages_are_listed(capsys: pytest.CaptureFixture[str]
 
 
 def test_every_finding_is_explained_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    for rule in catalogue():
+    for rule in rules():
         found = shown(capsys, rule.id)
         assert found.startswith(f"## `{rule.id}`\n")
         assert rule.remedy in found
