@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gputopo.findings.tensorflow import support_of as support_of
     from gputopo.findings.usage import CONTEXT_MIB as CONTEXT_MIB
     from gputopo.findings.usage import use_of as use_of
+    from gputopo.findings.watched import WATCHES as WATCHES
     from gputopo.findings.watched import faults_of_run as faults_of_run
     from gputopo.findings.watched import find_after_watch as find_after_watch
 
@@ -39,6 +40,7 @@ _MODULES = {
     "CONTEXT_MIB": "usage",
     "Rule": "rule",
     "Support": "tensorflow",
+    "WATCHES": "watched",
     "bandwidth_difference": "measured.difference",
     "checks_made": "checks",
     "contradiction": "measured.validity",

@@ -9,13 +9,11 @@ from gputopo import pages
 from gputopo.captures import read_bundled, reading
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
-from gputopo.findings import Rule, find, rules
-from gputopo.findings.watched import WATCHES
+from gputopo.findings import WATCHES, Rule, find, rules
 from gputopo.prediction import ProgramConstants, program_names, require_program
 from gputopo.report.check_commands import check_command
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.runs.verdict.causes import PARTS
-from gputopo.runs.verdict.rules import CAUSES
+from gputopo.runs.verdict import CAUSES, PARTS
 from gputopo.values.index_ranges import natural
 from gputopo.values.option import Declared
 from gputopo.values.run import all_reduce
