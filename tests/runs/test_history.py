@@ -201,7 +201,9 @@ def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = sqlite3.connect
 
     def impatient(*arguments: Any, **more: Any) -> sqlite3.Connection:
-        return connect(*arguments, **{**more, "timeout": 0.0})
+        connection = connect(*arguments, **{**more, "timeout": 0.0})
+        assert isinstance(connection, sqlite3.Connection)
+        return connection
 
     monkeypatch.setattr(sqlite3, "connect", impatient)
 

@@ -191,10 +191,18 @@ def test_the_published_table_is_made_anew_with_its_unexplained_part() -> None:
     causes = there(rows[3].causes)
     assert [one.id for one in causes.found] == ["core-clock"]
     assert "Possible cause: core clock 1,790 MHz" in rows[3].says
-    assert rows[1].explained_percent == pytest.approx(4.5, abs=0.2)
+    assert rows[1].explained_percent == pytest.approx(4.8, abs=0.2)
     assert rows[1].unexplained_percent == pytest.approx(10.7, abs=0.4)
     assert "unexplained" in rows[1].says
     assert [row.number for row in rows.values() if row.is_outlier] == [1, 3]
+
+
+def test_three_slow_gpus_of_four_are_slow_and_one_fast_gpu_of_eight_makes_none_slow() -> None:
+    names = dict.fromkeys(range(8), "A")
+    slow = device_rows(dict.fromkeys(range(4), "A"), runs({0: 100.0, 1: 90.0, 2: 90.0, 3: 90.0}))
+    assert [row.word for row in slow] == ["even", "slow", "slow", "slow"]
+    fast = device_rows(names, runs({0: 100.0} | dict.fromkeys(range(1, 8), 90.0)))
+    assert {row.word for row in fast} == {"even"}
 
 
 def test_one_round_alone_leaves_it_open_and_the_run_of_all_at_once_decides() -> None:
