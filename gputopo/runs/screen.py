@@ -305,7 +305,7 @@ def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
 def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Under | None:
     """Return how far a device is below the last screen; None if that has no such runs.
 
-    Uses Student's t of the runs of both screens, which are not paired by rounds.
+    Uses Student's t of the runs of both screens: they are not paired by rounds, as devices of one screen are.
     """
     then = {} if last is None else _alone(last.runs, number)
     if not then:
