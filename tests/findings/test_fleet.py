@@ -84,7 +84,7 @@ def test_load_and_idle_links_make_no_host_differ(fault: str) -> None:
 
 
 @given(
-    st.integers(2, 20),
+    st.integers(2, 9),
     st.lists(st.sampled_from(ON_FOUR), max_size=2, unique=True),
     st.randoms(use_true_random=False),
 )

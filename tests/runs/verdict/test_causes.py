@@ -91,8 +91,6 @@ def ids(found: Causes) -> list[str]:
     ("mask", "cause"),
     [
         (POWER_CAP, "power-cap"),
-        (THERMAL, "thermal"),
-        (POWER_BRAKE, "hardware-slowdown"),
         (0, "core-clock"),
         # Of several reasons heat counts first, the power limit last.
         (THERMAL | POWER_BRAKE | POWER_CAP, "thermal"),
