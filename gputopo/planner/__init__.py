@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gputopo.planner.joint import with_predicted_steps as with_predicted_steps
     from gputopo.planner.network import HostNetwork as HostNetwork
     from gputopo.planner.network import SavedNetwork as SavedNetwork
+    from gputopo.planner.network import network_rate as network_rate
+    from gputopo.planner.ranges import range_factor as range_factor
     from gputopo.planner.reasons import require_prediction as require_prediction
     from gputopo.planner.request import Request as Request
     from gputopo.planner.selection import LISTED as LISTED
@@ -41,9 +43,11 @@ _MODULES = {
     "effect_of_changes": "what_if",
     "hidden_gpus": "available",
     "how_many_of_hosts": "how_many",
+    "network_rate": "network",
     "plan": "choose",
     "plan_environment": "choose",
     "plan_here": "available",
+    "range_factor": "ranges",
     "require_prediction": "reasons",
     "require_unclaimed": "available",
     "visible_gpus": "available",

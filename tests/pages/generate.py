@@ -14,7 +14,7 @@ from gputopo.findings.rule import Rule
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction import ProgramConstants, program_names, require_program
 from gputopo.report.check_commands import check_command
-from gputopo.report.pictures.topology import topology_picture
+from gputopo.report.pictures import topology_picture
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.index_ranges import natural
