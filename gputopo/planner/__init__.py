@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gputopo.planner.joint import choice_of_hosts as choice_of_hosts
     from gputopo.planner.joint import with_predicted_steps as with_predicted_steps
     from gputopo.planner.network import HostNetwork as HostNetwork
+    from gputopo.planner.network import NetworkRate as NetworkRate
     from gputopo.planner.network import SavedNetwork as SavedNetwork
     from gputopo.planner.network import network_rate as network_rate
     from gputopo.planner.ranges import range_factor as range_factor
@@ -35,6 +36,7 @@ _MODULES = {
     "HostNetwork": "network",
     "LISTED": "selection",
     "MAX_CPU_DEVICES": "cpu_devices",
+    "NetworkRate": "network",
     "Request": "request",
     "SavedNetwork": "network",
     "choice_of_hosts": "joint",

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.planner.ranges import EXCHANGE, EXCHANGE_MEASURED
 from gputopo.prediction import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie
@@ -217,14 +216,14 @@ def test_what_was_learned_of_the_box_is_one_factor_of_steps_and_narrows_their_ra
     assert after.step_ms == pytest.approx(1.2 * there(before.step_ms), rel=1e-3)
     assert after.compute_ms == before.compute_ms
     wide, narrow = (there(one.images_per_sec_high) / there(one.images_per_sec) for one in (before, after))
-    assert wide / narrow == pytest.approx(EXCHANGE / EXCHANGE_MEASURED, rel=0.03)
+    assert 1.0 < narrow < wide / 1.05
 
 
 @pytest.mark.parametrize(
     ("fields", "factor"),
     [
         ({"num_gpus": 1}, 1.03),
-        ({"gpus": (0, 1)}, 1.03 * EXCHANGE),
+        ({"gpus": (0, 1)}, 1.03 * 1.21),  # the error on machines that were left out of the fit
         ({"num_gpus": 2, "variable_update": "independent"}, 1.03),
     ],
 )

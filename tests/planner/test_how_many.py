@@ -1,5 +1,8 @@
+"""How many GPUs a job uses, and how its batch is divided among GPUs of different speeds."""
+
 import random
 import re
+from collections.abc import Sequence
 from itertools import combinations, permutations
 from typing import Any
 
@@ -9,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import captures
-from gputopo.planner import Request, plan
-from gputopo.planner.how_many import GAIN, enough, gains, reason_of
-from gputopo.planner.request import batches, speed_classes
+from gputopo.planner import Request, how_many_of_hosts, plan
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.plan import CLEARLY_FASTER, HowMany, Plan, Unequal
+from gputopo.values.run.plan import CLEARLY_FASTER, Candidate, HowMany, Plan, Unequal
 from tests import there
 from tests.matrices import SEVEN, machine_of
 from tests.planner.test_changes import box
@@ -53,9 +54,9 @@ LARGE = Request(model="vgg16", batch_size=8, single_gpu_images_per_sec=(100.0,),
 def test_all_gpus_are_taken_where_each_step_brings_its_worth() -> None:
     found = settled(measured(12.0), SMALL)
     assert [one.num_gpus for one in found.counts] == [1, 2, 4, 7]
-    assert (found.num_gpus, found.gain) == (7, GAIN)
+    assert (found.num_gpus, found.gain) == (7, 0.5)
     assert "of the ideal speedup, the last step" in found.reason
-    assert all(one.gain is not None and one.gain > GAIN for one in found.counts[1:])
+    assert all(one.gain is not None and one.gain > 0.5 for one in found.counts[1:])
 
 
 def test_one_gpu_is_taken_where_more_are_slower() -> None:
@@ -75,7 +76,7 @@ def test_the_batch_from_which_a_second_gpu_pays_is_named() -> None:
     assert batches[1] < batches[0]
     paying = settled(measured(0.2), msgspec.structs.replace(LARGE, batch_size=batches[0]))
     assert paying.counts[1].gain is not None
-    assert paying.counts[1].gain >= GAIN
+    assert paying.counts[1].gain >= 0.5
 
 
 def test_a_lower_gain_takes_more_and_is_named() -> None:
@@ -133,13 +134,22 @@ def test_a_larger_number_that_is_clearly_faster_is_named() -> None:
     assert f"; 7 are {times:.2f} times as fast: --num-gpus 7" in found.reason
 
 
+def of_speeds(speeds: Sequence[float], gain: float | None = None) -> HowMany:
+    """Return how many GPUs are used if 1, 2, 4, ... have these images/sec."""
+    request = Request(num_gpus="auto", gain=gain)
+    by_count = {2**power: speed for power, speed in enumerate(speeds)}
+    return how_many_of_hosts(
+        max(by_count), request, lambda count: Candidate(gpus=(), images_per_sec=by_count[count])
+    )
+
+
 @given(st.lists(st.floats(1.0, 1e5), min_size=1, max_size=6), st.floats(0.0, 1.0))
 def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gain: float) -> None:
-    counts = gains({2**power: speed for power, speed in enumerate(speeds)})
-    chosen = enough(counts, gain)
+    found = of_speeds(speeds, gain)
+    chosen = next(one for one in found.counts if one.num_gpus == found.num_gpus)
     assert chosen.gain is None or chosen.gain >= gain - 1e-4
     assert chosen.speedup >= 1 + gain * (chosen.num_gpus - 1) - 0.01
-    after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
+    after = next((one for one in found.counts if one.num_gpus > chosen.num_gpus), None)
     assert after is None or after.gain is None or after.gain < gain + 1e-4
 
 
@@ -156,13 +166,10 @@ def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gai
 def test_gpus_are_worth_it_by_their_last_doubling_and_all_together(
     speeds: tuple[int, ...], number: int
 ) -> None:
-    counts = gains({2**power: float(speed) for power, speed in enumerate(speeds)})
-    chosen = enough(counts, GAIN)
-    assert chosen.num_gpus == number
-    assert ("reach 57% of the ideal speedup, the last step 95%" in reason_of(counts, chosen, GAIN)) == (
-        number == 8
-    )
-    assert (": --num-gpus" in reason_of(counts, chosen, GAIN)) == (speeds[-1] in (400, 450))
+    found = of_speeds(speeds)
+    assert found.num_gpus == number
+    assert ("reach 57% of the ideal speedup, the last step 95%" in found.reason) == (number == 8)
+    assert (": --num-gpus" in found.reason) == (speeds[-1] in (400, 450))
 
 
 ONE_FASTER = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
@@ -292,16 +299,25 @@ def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
 def test_batches_in_proportion_make_no_plan_slower(ps: str) -> None:
     speeds, batch = (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0), 3
     given: dict[str, Any] = {"single_gpu_images_per_sec": speeds, "ps": ps}
-    equal = planned(batch_size=batch, **given).choice
-    own = planned(batch_size=batches("auto", batch, speeds), **given).choice
-    assert (own.images_per_sec or 0) >= (equal.images_per_sec or 0)
+    found = there(planned(batch_size=batch, **given).unequal)
+    assert found.in_proportion.images_per_sec >= found.together.images_per_sec
+    own = planned(batch_size=found.in_proportion.batch_sizes, **given).choice
     assert (own.compute_ms or 0) * (1 + 1e-6) >= 1e3 * 7 * batch / sum(speeds), "all of them compute at most"
 
 
-def test_gpus_within_the_noise_of_two_runs_are_of_one_speed() -> None:
-    assert batches("auto", 64, (100.0, 98.0)) == (64, 64)
-    assert speed_classes({0: 100.0, 1: 150.0, 2: 98.0}) == [[1], [0, 2]]
-    assert speed_classes({0: 100.0, 1: 98.0, 2: 96.0}) == [[0, 1], [2]]
+@pytest.mark.parametrize(
+    ("speeds", "batches"),
+    [
+        ((100.0, 98.0), ()),  # within the noise of two runs
+        ((100.0, 150.0, 98.0), (55, 83, 54)),
+        ((100.0, 98.0, 96.0), (65, 64, 63)),  # the last one is slower than the first by more than noise
+    ],
+)
+def test_gpus_within_the_noise_of_two_runs_have_equal_batches(
+    speeds: tuple[float, ...], batches: tuple[int, ...]
+) -> None:
+    found = planned(gpus=tuple(range(len(speeds))), single_gpu_images_per_sec=speeds, batch_size="auto")
+    assert found.choice.batch_sizes == batches
 
 
 UNEQUAL = Request(model="resnet50", batch_size=64)

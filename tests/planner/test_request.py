@@ -1,9 +1,9 @@
+"""What a request may ask of a machine, and which GPUs can be used."""
+
 import msgspec
 import pytest
 
-from gputopo.captures.merge import merge
 from gputopo.planner import Request, plan
-from gputopo.planner.request import given_speeds, gpus_in_words
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import (
     Fabric,
@@ -13,7 +13,7 @@ from gputopo.values.machine import (
     Mig,
     PciNode,
     RemappedRows,
-    UtilizationPercent,
+    Sample,
 )
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -123,11 +123,6 @@ def test_a_machine_without_gpus_has_no_plan() -> None:
     assert "--from" in error_of(NoPlanError, Machine(source="a test"), Request(num_gpus=1)).hint
 
 
-def test_gpus_are_named_in_words() -> None:
-    assert gpus_in_words((3,)) == "GPU 3"
-    assert gpus_in_words((0, 1, 2)) == "GPUs 0, 1 and 2"
-
-
 def test_a_reduction_that_is_asked_for_means_copies_on_every_gpu() -> None:
     chosen = plan(machine_of(SEVEN), Request(num_gpus=2, all_reduce="xring#2")).choice
     assert (chosen.variable_update, chosen.all_reduce, chosen.ps_device) == ("replicated", "ring#2", None)
@@ -158,20 +153,11 @@ def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_gpu_that_was_lost_in_one_of_several_captures_is_left_out(order: int) -> None:
-    whole = machine_of(SEVEN)
-    idle, busy = (changed(whole, 2, utilization_percent=UtilizationPercent(gpu=load)) for load in (0, 99))
-    captures = [idle, changed(busy, 3, lost=True)][::order]
-    refused = plan(merge(captures), Request(num_gpus=2)).refused
+def test_a_gpu_that_was_lost_in_one_of_several_samples_is_left_out(order: int) -> None:
+    idle, busy = (
+        Sample(source=f"at {load}%", gpus=({"index": 2, "utilization_percent.gpu": load},)) for load in (0, 99)
+    )
+    busy = msgspec.structs.replace(busy, gpus=(*busy.gpus, {"index": 3, "lost": True}))
+    machine = msgspec.structs.replace(machine_of(SEVEN), samples=(idle, busy)[::order])
+    refused = plan(machine, Request(num_gpus=2)).refused
     assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 excluded: lost, no answer"]
-
-
-def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
-    assert given_speeds([10.0], [0, 2, 5]) == {0: 10.0, 2: 10.0, 5: 10.0}
-    assert given_speeds([1.0, 2.0, 3.0], [0, 2, 5]) == {0: 1.0, 2: 2.0, 5: 3.0}
-    assert given_speeds([], [0, 1]) == {}
-
-
-def test_numbers_for_other_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 numbers for 3 GPUs"):
-        given_speeds([1.0, 2.0], [0, 1, 2])
