@@ -154,10 +154,10 @@ def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_gpu_that_was_lost_in_one_of_several_samples_is_left_out(order: int) -> None:
-    idle, busy = (
-        Sample(source=f"at {load}%", gpus=({"index": 2, "utilization_percent.gpu": load},)) for load in (0, 99)
+    idle = Sample(source="idle", gpus=({"index": 2, "utilization_percent.gpu": 0},))
+    busy = Sample(
+        source="busy", gpus=({"index": 2, "utilization_percent.gpu": 99}, {"index": 3, "lost": True})
     )
-    busy = msgspec.structs.replace(busy, gpus=(*busy.gpus, {"index": 3, "lost": True}))
     machine = msgspec.structs.replace(machine_of(SEVEN), samples=(idle, busy)[::order])
     refused = plan(machine, Request(num_gpus=2)).refused
     assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 excluded: lost, no answer"]
