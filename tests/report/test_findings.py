@@ -1,7 +1,10 @@
-from gputopo.report import document_markdown, document_text, inspection_document, watched_document
-from gputopo.report.document import block_lines
-from gputopo.report.findings import findings_block
-from gputopo.report.layout import SEVERITY_STYLES
+from gputopo.report import (
+    document_lines,
+    document_markdown,
+    document_text,
+    inspection_document,
+    watched_document,
+)
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine, Unread
 from gputopo.values.subject import Subject
@@ -47,8 +50,8 @@ def test_what_was_seen_while_watching_states_what_could_not_be_seen() -> None:
 
 
 def test_the_severity_has_its_colour() -> None:
-    (severity, style), *_ = block_lines(findings_block([LOST]), 80)[0]
-    assert (severity.strip(), style) == ("error", SEVERITY_STYLES["error"])
+    lines = document_lines(watched_document((LOST,), None), 80)
+    assert ("error    ", "bold red") in [span for line in lines for span in line]
 
 
 def test_a_machine_in_which_nothing_was_found_states_none() -> None:

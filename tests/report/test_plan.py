@@ -10,8 +10,11 @@ from gputopo.values.run.plan import (
     Plan,
     Prediction,
     Refusal,
+    ResourceLoad,
+    StepLine,
     Unequal,
 )
+from tests.report.shown import section_text
 
 CHOICE = Candidate(
     gpus=(0, 1), ps_device="gpu:0", reasons=("GPUs 0 and 1 are PIX apart", "lowest of 9 equal sets")
@@ -282,3 +285,55 @@ def test_unequal_gpus_are_compared_with_what_each_lacks_of_the_fastest(
     assert [row[-1 - (row[-1] == "*")] for row in rows] == ["10.0%", "34.0%", "0.0%"]
     assert [row[-1] == "*" for row in rows] == [one == better for one in (EQUAL, ALONE, SHARED)]
     assert "60, 60, 72" in text
+
+
+UP = ResourceLoad(
+    resource="GPUs 0-3 to the host",
+    count=4,
+    weights_mb=0.0,
+    wait_ms=0.0,
+    gradients_mb=20.0,
+    busy_ms=40.0,
+    through_ms=80.0,
+)
+LINE = StepLine(
+    weights_ms=10.0,
+    forward_ms=20.0,
+    backward_ms=40.0,
+    gradients_ms=10.0,
+    variables_ms=0.0,
+    resources=(
+        UP,
+        msgspec.structs.replace(
+            UP, resource="the host to GPUs 0-3", weights_mb=20.0, wait_ms=10.0, gradients_mb=0.0, busy_ms=0.0
+        ),
+    ),
+    blocks=(),
+)
+
+
+def timeline(line: StepLine, width: int = 80) -> str:
+    return section_text(plan_document(Plan(choice=CHOICE, line=line)), "Line of gradients", width)
+
+
+def test_the_parts_of_a_step_are_shown_by_their_ends_without_those_that_take_no_time() -> None:
+    text = timeline(LINE, 120)
+    assert text.splitlines()[0] == (
+        "ms from the start of the step: weights until 10.0, forward until 30.0, backward until 70.0, "
+        "gradients until 80.0"
+    )
+    rows = [row.split("  ") for row in text.splitlines()]
+    cells = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
+    assert cells["GPUs 0-3 to the host"] == ["20.0", "40.0", "80.0"]
+    assert cells["the host to GPUs 0-3"] == ["20.0", "10.0"]
+
+
+def test_many_links_are_cut_with_a_word_about_it() -> None:
+    assert "and 3 more; --json has them" in timeline(msgspec.structs.replace(LINE, resources=(UP,) * 13))
+
+
+@pytest.mark.parametrize("width", [58, 78, 138])
+def test_a_timeline_fits(width: int) -> None:
+    long = msgspec.structs.replace(UP, resource="uplink of GPUs 0-1,4-5,8-9, to the host and 3 alike")
+    found = msgspec.structs.replace(LINE, resources=(long,))
+    assert max(map(len, timeline(found, width).splitlines())) <= width

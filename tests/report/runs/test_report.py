@@ -5,10 +5,9 @@ import msgspec
 import pytest
 
 from gputopo.captures import read_bundled
-from gputopo.report import document_lines, document_text, failure_lines, repeats_document, run_document, units
-from gputopo.report.layout import text_of
+from gputopo.report import document_lines, document_text, failure_lines, repeats_document, run_document
 from gputopo.runs import BoxHistory, combine_repeats, summarise, with_alone
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values.run.events import (
     Device,
     Evaluated,
@@ -25,6 +24,7 @@ from gputopo.values.run.several_runs import Screen, ScreenDevice
 from gputopo.values.run.verdict import HostSummary
 from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 from tests.kit.drills.box import Trainer, slower
+from tests.report.shown import text_of
 from tests.runs.verdict.cards import always as readings
 from tests.runs.verdict.cards import events
 
@@ -225,7 +225,7 @@ def test_what_nobody_sampled_is_shown_as_missing_with_the_reason() -> None:
     run = stream(gpu_devices(2), InventedRun(2, noise=QUIET).steps(30))
     text = shown(summarise(event for event in run if not isinstance(event, Sample)), width=160)
     (row,) = re.findall(r"^GPU 0 .*$", text, re.MULTILINE)
-    assert row.split()[-5:] == [units.UNKNOWN] * 5
+    assert row.split()[-5:] == ["\N{EN DASH}"] * 5
     assert (
         "not known   core clock, memory clock, temperature, power, PCIe link: "
         "no sample while the steps were counted\n"

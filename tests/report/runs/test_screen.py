@@ -3,11 +3,9 @@
 import msgspec
 import pytest
 
-from gputopo.report import autotune_note, document_text, screen_document
-from gputopo.report.plan_parts import autotune_blocks
+from gputopo.report import autotune_document, autotune_note, document_text, screen_document
 from gputopo.runs import device_rows
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, TimedRun
-from tests.report.shown import text_of_blocks
 from tests.runs.test_screen import NAMES, runs, screen_of
 
 SPEEDS = {0: 1560.0, 1: 1320.6, 2: 1541.7, 3: 1474.8, 4: 1558.0, 5: 1557.0}
@@ -101,7 +99,7 @@ FOUND = Autotune(
 
 
 def test_a_table_has_predicted_and_measured_side_by_side() -> None:
-    assert text_of_blocks(*autotune_blocks(FOUND)).splitlines() == [
+    assert document_text(autotune_document(FOUND), 80).splitlines() == [
         "Autotune of vgg16, images/sec at batch 64 per device",
         "Placement             predicted  measured  runs",
         "replicated nccl           2,140     2,010     2",
