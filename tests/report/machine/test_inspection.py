@@ -71,7 +71,10 @@ def odd() -> Machine:
         ),
         links=(Link(a=0, b=1, nvlinks=2, p2p_read="OK", p2p_write="OK"),),
         missing={"gpus[3].name": "GPU_IS_LOST", "gpus[*].fan_percent": "NOT_SUPPORTED"},
-        unread=tuple(Unread(source="a.txt", line=n, text=f"odd \x1b[31m line {n}") for n in range(1, 31)),
+        unread=(
+            Unread(source="a.txt", line=1, text="x" * 10_000),
+            *(Unread(source="a.txt", line=n, text=f"odd \x1b[31m line {n}") for n in range(2, 31)),
+        ),
         lines=(
             LineCounts(source="a", read=9, known=1, not_understood=30),
             LineCounts(source="b", read=2, known=0, not_understood=0),
