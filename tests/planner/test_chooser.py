@@ -16,7 +16,7 @@ from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie
 from gputopo.values.run.all_reduce import NAMES
 from gputopo.values.run.plan import ALL, Candidate, Learned, MeasuredSpeed, Plan, mode_words, runners_up
 from tests import there
-from tests.matrices import SEVEN, changed, link_of, machine_of
+from tests.matrices import FOUR_AND_FOUR, SEVEN, changed, link_of, machine_of
 
 WORDS = ["NV2", "NV1", "PIX", "PHB", "SYS"]
 
@@ -102,7 +102,7 @@ def machine_with(name: str, *, count: int = 2, word: str = "SYS", p2p: str | Non
     ],
     ids=["2 B200", "8 H100", "4 RTX 4090", "8 RTX 4090", "4 K80", "2 GTX 1080 Ti", "with peer access"],
 )
-@pytest.mark.parametrize("model", ["alexnet", "vgg16", "resnet50"])
+@pytest.mark.parametrize("model", ["vgg16", "resnet50"])
 def test_the_rule_decides_unless_a_prediction_is_clearly_faster(
     machine: Machine, expected: str, model: str
 ) -> None:
@@ -301,3 +301,25 @@ def test_the_choice_is_compared_with_fewer_gpus() -> None:
     assert (fewer.num_gpus, fewer.images_per_sec) == (2, two.images_per_sec)
     alone = there(plan(machine_of(SEVEN), request(num_gpus=1)).prediction)
     assert alone.fewer is None
+
+
+EXPLAINED = Request(model="alexnet", single_gpu_images_per_sec=(1500.0,), explain=True)
+
+
+@pytest.mark.parametrize("ps", ["cpu", "gpu:0", "gpu:spread"])
+def test_the_parts_of_a_timeline_are_those_of_the_choice(ps: str) -> None:
+    made = plan(machine_of(FOUR_AND_FOUR), msgspec.structs.replace(EXPLAINED, ps=ps))
+    line, choice = there(made.line), made.choice
+    parts = {"weights": line.weights_ms, "gradients": line.gradients_ms, "variables": line.variables_ms}
+    assert parts == choice.exposed_ms
+    assert line.forward_ms + line.backward_ms == pytest.approx(choice.compute_ms, abs=1e-3)
+    assert any(one.resource.startswith(str(choice.limited_by)) for one in line.resources)
+
+
+def test_a_timeline_of_one_gpu_exchanges_nothing_and_is_there_only_if_asked_for() -> None:
+    machine = machine_of(FOUR_AND_FOUR)
+    line = there(plan(machine, msgspec.structs.replace(EXPLAINED, num_gpus=1)).line)
+    assert (line.resources, line.gradients_ms) == ((), 0.0)
+    assert all(one.ready_ms == one.through_ms for one in line.blocks)
+    assert plan(machine, msgspec.structs.replace(EXPLAINED, explain=False)).line is None
+    assert plan(machine, Request(explain=True, predicts=False)).line is None

@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.report import difference_document, document_markdown, document_text, inspection_document
 from gputopo.values.difference import Change, Difference, FindingChanges
@@ -164,14 +162,6 @@ def test_gpus_fit_80_columns_however_many(count: int) -> None:
         for i in range(count)
     )
     assert max(map(len, shown(Machine(source="live", gpus=gpus)).splitlines())) <= 80
-
-
-@given(st.text(), st.text(), st.integers(40, 200))
-def test_no_name_from_outside_breaks_a_line_or_moves_the_cursor(name: str, model: str, width: int) -> None:
-    machine = Machine(source="live", host=Host(cpu_model=model), gpus=(Gpu(index=0, name=name, pstate="P0"),))
-    text = shown(machine, width)
-    assert all(character.isprintable() for character in text.replace("\n", ""))
-    assert text.count("\nGPUs\n") == 1
 
 
 UP = NicPort(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.report import RunMetrics, TfCnnLog, document_text, run_document
-from gputopo.runs import read_over_time, summarise
+from gputopo.runs import summarise
 from gputopo.values.run.events import (
     Event,
     GpuSample,
@@ -18,7 +18,6 @@ from gputopo.values.run.events import (
     Standing,
     WarmupDone,
 )
-from tests import there
 from tests.invented_runs import InventedRun, Noise, gpu_devices, on_hosts, stream
 from tests.report.exposition_grammar import read
 from tests.report.runs.displays import drawn
@@ -45,12 +44,6 @@ def events() -> Iterator[Event]:
 @pytest.fixture(scope="module")
 def run() -> list[Event]:
     return list(events())
-
-
-def test_each_row_has_the_clocks_of_its_own_host_as_shares_of_their_own_maxima(run: list[Event]) -> None:
-    rows = summarise(run).devices
-    assert [(row.graphics_mhz, row.graphics_percent) for row in rows] == [(1500, 75.0), (1200, 80.0)]
-    assert [row.device.host for row in rows] == ["n1", "n2"]
 
 
 def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> None:
@@ -104,13 +97,6 @@ def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
     assert queues == {"n1": 1.0, "n2": 2.0}
     devices = {dict(labels)["device"] for (name, labels) in found if name.endswith("run_device_seconds")}
     assert devices == {"n1 GPU 0", "n2 GPU 0"}
-
-
-def test_curves_over_time_are_of_each_hosts_gpu(run: list[Event]) -> None:
-    found = there(read_over_time(run))
-    clocks = {one.label: set(one.values) for one in found.facts["core clock, MHz"]}
-    assert clocks == {"n1 GPU 0": {1500.0}, "n2 GPU 0": {1200.0}}
-    assert [one.label for one in found.paces] == ["n1 GPU 0", "n2 GPU 0"]
 
 
 def test_the_log_of_tf_cnn_benchmarks_and_the_news_name_them(run: list[Event]) -> None:
