@@ -1,6 +1,7 @@
 """The timeline of a step in words and milliseconds."""
 
 from itertools import combinations
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,9 @@ def test_resources_are_in_words(resource: Resource, on_host: bool, words: str) -
         ("nvlink", "gpu:spread", {"NVLink 1 to 0 and 11 alike"}),
     ],
 )
-def test_links_that_carry_the_same_are_named_together(kind: str, ps: str, shown: set[str]) -> None:
+def test_links_that_carry_the_same_are_named_together(
+    kind: Literal["direct", "nvlink"], ps: str, shown: set[str]
+) -> None:
     hosts = {gpu: HostLink(12.0, 12.0, "link") for gpu in range(4)}
     pairs = {pair: PairPath(kind, 10.0, "link") for pair in combinations(range(4), 2)}
     paths = Paths(hosts, pairs, (Uplink(frozenset(range(4)), 24.0),))

@@ -112,8 +112,14 @@ def reduced(method: str, us: float) -> Sample:
 
 
 def latency(a: int, b: int, us: float, method: Method | None = None) -> Sample:
-    ends = {"source": End.of_gpus(a), "destination": End.of_gpus(b)}
-    return Sample(kind="latency", path="direct", median_us=us, method=method, **ends)
+    return Sample(
+        kind="latency",
+        source=End.of_gpus(a),
+        destination=End.of_gpus(b),
+        path="direct",
+        median_us=us,
+        method=method,
+    )
 
 
 def of_every_kind() -> Bandwidth:

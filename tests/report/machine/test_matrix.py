@@ -149,7 +149,8 @@ def peers(*links: Link) -> list[str]:
     return [words for _, words in rows_of(inspection_document(inspection, "topology"), "Topology")]
 
 
-BY_CHIPSET = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "OK", "p2p_reason": "the chipset"}
+def by_chipset(a: int, b: int) -> Link:
+    return Link(a=a, b=b, p2p_read="CHIPSET_NOT_SUPPORTED", p2p_write="OK", p2p_reason="the chipset")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ BY_CHIPSET = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "OK", "p2p_reaso
     [
         ([Link(a=a, b=a + 1, p2p_read="OK", p2p_write="OK") for a in range(4)], ["OK: all pairs"]),
         (
-            [Link(a=0, b=1, p2p_read="OK", p2p_write="OK"), *(Link(a=a, b=2, **BY_CHIPSET) for a in (0, 1))],
+            [Link(a=0, b=1, p2p_read="OK", p2p_write="OK"), by_chipset(0, 2), by_chipset(1, 2)],
             [
                 "OK: GPUs 0 and 1",
                 "read CHIPSET_NOT_SUPPORTED, write OK: each of GPUs 0-1 with 2 (the chipset)",

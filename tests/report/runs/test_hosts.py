@@ -1,12 +1,13 @@
 """What is shown of a run over two hosts that have a GPU 0 each."""
 
+import re
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from gputopo.report import RunMetrics, TfCnnLog, document_text, run_document
-from gputopo.runs import summarise
+from gputopo.runs import read_over_time, summarise
 from gputopo.values.run.events import (
     Event,
     GpuSample,
@@ -18,6 +19,7 @@ from gputopo.values.run.events import (
     Standing,
     WarmupDone,
 )
+from tests import there
 from tests.invented_runs import InventedRun, Noise, gpu_devices, on_hosts, stream
 from tests.report.exposition_grammar import read
 from tests.report.runs.displays import drawn
@@ -51,8 +53,8 @@ def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> N
     assert "/job:" not in words
     assert ": alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0" in words
     assert "ops 200 on n1 GPU 0, 200 on n2 GPU 0" in words
-    for name in ("n1 GPU 0", "n2 GPU 0"):
-        assert f"{name} GTX 1070" in words
+    for name, clock in (("n1 GPU 0", "1500 (75)"), ("n2 GPU 0", "1200 (80)")):
+        assert re.search(rf"{name} GTX 1070 [^|]*? {re.escape(clock)}", words), "of its own host's maximum"
 
 
 def test_the_display_has_what_each_hosts_gpu_reported(run: list[Event]) -> None:
@@ -97,6 +99,13 @@ def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
     assert queues == {"n1": 1.0, "n2": 2.0}
     devices = {dict(labels)["device"] for (name, labels) in found if name.endswith("run_device_seconds")}
     assert devices == {"n1 GPU 0", "n2 GPU 0"}
+
+
+def test_curves_over_time_are_of_each_hosts_gpu(run: list[Event]) -> None:
+    found = there(read_over_time(run))
+    clocks = {one.label: set(one.values) for one in found.facts["core clock, MHz"]}
+    assert clocks == {"n1 GPU 0": {1500.0}, "n2 GPU 0": {1200.0}}
+    assert [one.label for one in found.paces] == ["n1 GPU 0", "n2 GPU 0"]
 
 
 def test_the_log_of_tf_cnn_benchmarks_and_the_news_name_them(run: list[Event]) -> None:
