@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gputopo import captures
+from gputopo.captures import read_bundled
 from gputopo.measurements import RunFolders, published_study, study_of
 from gputopo.report import Document, document_html, study_document
 from gputopo.report.document import Picture
@@ -60,7 +60,7 @@ def run_folder(path: Path, *, slow: float = 1.0, finished: bool = True, steps: i
     if finished:
         events.append(RunFinished(time_s=steps * 0.2, status="complete", exit_code=0, wall_s=steps * 0.2))
     (path / "events.jsonl").write_bytes(b"".join(map(encode_line, events)))
-    schema.write(path / "machine.json", captures.load(["7gforce"]))
+    schema.write(path / "machine.json", read_bundled("7gforce"))
     return path
 
 
