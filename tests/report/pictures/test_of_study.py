@@ -28,6 +28,8 @@ from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import Study
 from tests.invented_runs import InventedRun, gpu_devices, stream
 
+MACHINE = read_bundled("7gforce")
+
 
 def study() -> Study:
     """A job on one, two and four GPUs."""
@@ -60,7 +62,7 @@ def run_folder(path: Path, *, slow: float = 1.0, finished: bool = True, steps: i
     if finished:
         events.append(RunFinished(time_s=steps * 0.2, status="complete", exit_code=0, wall_s=steps * 0.2))
     (path / "events.jsonl").write_bytes(b"".join(map(encode_line, events)))
-    schema.write(path / "machine.json", read_bundled("7gforce"))
+    schema.write(path / "machine.json", MACHINE)
     return path
 
 
