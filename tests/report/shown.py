@@ -1,6 +1,5 @@
 """Blocks of documents as the text that tests read."""
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,17 +8,14 @@ from gputopo.report import Document, Line, document_text, inspection_document
 from gputopo.report.document import Block, Rows, Section, Table
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine
+from tests.kit import golden
 
 GOLDEN = Path(__file__).with_name("golden")
 
 
 def assert_golden(name: str, text: str) -> None:
-    """Check that a screen is the one in `tests/report/golden`; with WRITE_GOLDEN=1 it is written there."""
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("WRITE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    """Check that a screen is the one in `tests/report/golden`."""
+    golden.assert_golden(GOLDEN / f"{name}.txt", text)
 
 
 def text_of(lines: Iterable[Line]) -> str:
