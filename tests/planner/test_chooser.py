@@ -262,17 +262,26 @@ def test_without_history_and_with_other_programs_nothing_of_the_box_counts(field
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "words", "hint"),
     [
-        ({"single_gpu_images_per_sec": (1.0, 2.0)}, "2 numbers for 7 GPUs"),
-        ({"batch_size": 0}, "--batch-size cannot be 0"),
-        ({"program": "tf_cnn"}, "no program 'tf_cnn'"),
-        ({"model": "alexnett"}, "no model 'alexnett'"),
+        ({"single_gpu_images_per_sec": (1.0, 2.0)}, "2 numbers for 7 GPUs", "one number for all"),
+        ({"batch_size": 0}, "--batch-size cannot be 0", "1 or more"),
+        ({"program": "tf_cnn_benchmark"}, "no program 'tf_cnn_benchmark'", "did you mean tf_cnn_benchmarks"),
+        ({"program": "x"}, "no program 'x'", "the programs are: gputopo"),
+        ({"model": "alexnett"}, "no model 'alexnett'", "alexnet"),
     ],
 )
-def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
         plan(machine_of(SEVEN), request(num_gpus=2, **fields))
+    assert hint in refused.value.hint
+
+
+def test_without_peer_access_a_parameter_server_is_the_cpu() -> None:
+    asked = Request(model="resnet50", variable_update="parameter_server")
+    for p2p, expected in (("CNS", "parameter_server cpu"), ("OK", "parameter_server gpu:spread")):
+        found = plan(machine_with("GeForce GTX 1080 Ti", p2p=p2p), asked).choice
+        assert mode_words(found) == expected
 
 
 def test_links_of_which_nothing_is_known_are_assumed_and_the_reasons_say_so() -> None:

@@ -88,6 +88,7 @@ def test_a_single_gpu_and_a_machine_without_numbers_are_planned_as_before() -> N
         empty = msgspec.structs.replace(plain, bandwidth=Bandwidth(source="live"))
         assert plan(empty, request).choice.gpus == plan(plain, request).choice.gpus
     assert "measured" not in why(plan(plain, Request(num_gpus=3)))
+    assert "best of 7 GPUs by index" in why(plan(measured(SEVEN, {}), Request(num_gpus=1)))
 
 
 @given(

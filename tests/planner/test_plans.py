@@ -61,6 +61,9 @@ CHOICES: dict[str, Case] = {
     "GPUs of two models": of(
         changed(changed(SEVEN_GPUS, 0, name="GTX 1070"), 1, name="GTX 1080 Ti"), num_gpus=2
     ),
+    "a GPU of another model that is not chosen": of(
+        changed(changed(SEVEN_GPUS, 0, name="GTX 1070"), 6, name="GTX 1080 Ti"), num_gpus=2
+    ),
     "every set has the holder of the variables": of(num_gpus=2, ps="gpu:5", prefer_pix=True),
     "the island of the holder": of(ps="gpu:1", prefer_pix=True),
     "SYS within one NUMA node is NODE": of(
