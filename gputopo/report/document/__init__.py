@@ -1,7 +1,7 @@
 """A report as a value: sections of paragraphs, rows, tables, lists, findings, drawings and pictures; as text.
 
-`gputopo.report.markdown` and `gputopo.report.page` write it to files. Strings are unescaped, whatever a log
-contained: each output format escapes them.
+`gputopo.report.document.markdown` and `gputopo.report.page` write it to files. Strings are unescaped,
+whatever a log contained: each output format escapes them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -29,6 +29,25 @@ from gputopo.report.layout import (
     printable,
     text_of,
 )
+
+__all__ = [
+    "FILE_WIDTH",
+    "Block",
+    "Bullets",
+    "Document",
+    "Drawing",
+    "Item",
+    "Items",
+    "Picture",
+    "Rows",
+    "Section",
+    "Styled",
+    "Table",
+    "block_lines",
+    "document_lines",
+    "document_text",
+    "of_sections",
+]
 
 MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
 _NARROW_HEAD = 24  # columns: row names fold down to this width if that keeps a table whole
