@@ -113,17 +113,6 @@ def test_a_lost_gpu_keeps_what_sysfs_states_of_its_link() -> None:
     assert (lost.pcie.gen_now, lost.pcie.width_now, lost.numa_node) == (3, 16, 0)
 
 
-def test_where_nvml_and_the_tree_differ_both_are_reported(tmp_path: Path) -> None:
-    scenario = SCENARIOS["four"]
-    write_tree(scenario, tmp_path)
-    elsewhere = changed(scenario, gpus={0: {"parent": None}})
-    machine = read(elsewhere, tmp_path)
-    assert {one.fact: one.said for one in machine.contradictions} == {
-        f"links[0-{b}].hop": {"nvml": "PHB", "sysfs": "PIX"} for b in (1, 2, 3)
-    }
-    assert [link.hop for link in machine.links[:3]] == [Hop.PHB] * 3
-
-
 def test_gpus_that_sysfs_does_not_show_are_read_all_the_same(tmp_path: Path) -> None:
     with installed(FakeNvml(SCENARIOS["four"])):
         machine = read_machine(tmp_path)

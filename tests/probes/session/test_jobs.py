@@ -78,19 +78,6 @@ def test_the_first_pairs_hold_each_gpu_equally_often(count: int) -> None:
         assert max(seen.values()) - min(seen.values()) <= 2
 
 
-def test_ten_gpus_change_their_peers_seldom() -> None:
-    peers: dict[int, list[int]] = {gpu: [] for gpu in range(10)}  # as the driver has them, the oldest first
-    enabled = 0
-    alone = [job for job in session(10).of("p2p_direct") if job.group is None]
-    for a, b in [job.copies[0].gpus for job in alone if job.copies[0].method == "copy_engine"]:
-        if b in peers[a]:
-            peers[a].remove(b)
-        else:
-            enabled += 1
-        peers[a] = [*peers[a], b][-8:]
-    assert enabled == 10 * 9
-
-
 @pytest.mark.parametrize(
     ("l2_bytes", "min_bytes"), [(2 * MIB, 256 * MIB), (126 * MIB, 4 * 126 * MIB)], ids=["small", "B200"]
 )

@@ -134,14 +134,22 @@ def test_what_is_left_out_is_the_less_important(name: str, slower: float) -> Non
     assert len(found_pairs) >= (1.0 if box.gpus <= 8 else 0.5) * box.gpus * (box.gpus - 1)
 
 
+def test_a_slow_machine_makes_fewer_windows_and_leaves_no_copy_out() -> None:
+    engine = EngineDouble(gpus=8, each_s=0.015, peers=frozenset(permutations(range(8), 2)))
+    found = measure(machine(8), SessionRequest(), doors=doors(engine))
+    assert [one for one in found.not_measured if one.reason == "time"] == []
+    repeats = {len(one.repeats_gb_per_s) for one in found.samples if one.kind != "latency"}
+    assert (min(repeats), max(repeats)) == (3, 5)
+
+
 def test_windows_with_the_host_have_space_for_a_reading_and_others_admit_that_they_had_none() -> None:
-    engine = BOXES["8 H100, NVSwitch"].engine(1.0)
+    engine = Box(2, 55.0, 1300.0, 50, 390.0).engine(1.0)
 
     def slow() -> dict[str, Any]:
         engine.clock.now_s += 0.004
         return AWAKE
 
-    found = measure(machine(8), SessionRequest(), doors=doors(engine, facts=slow))
+    found = measure(machine(2), SessionRequest(), doors=doors(engine, facts=slow))
     for sample in found.samples:
         inside = [one.readings for one in sample.conditions]
         if sample.kind in ("h2d", "d2h") and sample.group is None and sample.pinned:
