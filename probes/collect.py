@@ -13,8 +13,8 @@ from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_ve
 from gputopo.probes.ethtool import max_rate
 from gputopo.probes.host import read_host
 from gputopo.probes.nics import not_asked, peer_memory_module, read_network
+from gputopo.probes.nvml import NvmlAnswers, NvmlReading
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
-from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading
 from gputopo.probes.pci import interface_name, read_pci
 from gputopo.probes.process_tree import user_of
 from gputopo.probes.tensorflow_install import read_tensorflow

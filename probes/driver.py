@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.probes.child import DriverStop
 from gputopo.probes.host import list_names, read_text
-from gputopo.probes.nvml.reading import NvmlAnswers
+from gputopo.probes.nvml import NvmlAnswers
 from gputopo.values.machine import DriverStatus, PciNode
 
 NodeAccess = Literal["ok", "denied", "absent"]

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputopo.probes.host_load import HostReader
+from gputopo.probes.nvml import GpuWatchChild
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.gpu_watch import GpuWatchChild
 from gputopo.probes.nvml.monitor import Closed
 from gputopo.values.run.events import GpuSample, MachineSample, Noticed, Sample
 

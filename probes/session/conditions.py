@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol, Self
 
+from gputopo.probes.nvml import Monitor
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.monitor import Monitor
 from gputopo.reference import decode_clock_events
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.run.events import GpuSample

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from gputopo.copies import checked, l2_mib, uplink_groups
 from gputopo.probes.copy_jobs import SessionRequest, Setting, WindowRunner
-from gputopo.probes.cuda.door import NoCudaError
-from gputopo.probes.cuda.start import open_cuda
-from gputopo.probes.nvml.monitor import Monitor
+from gputopo.probes.cuda import NoCudaError, open_cuda
+from gputopo.probes.nvml import Monitor
 from gputopo.probes.session.budget import QUICK_SECONDS
 from gputopo.probes.session.conditions import GpuSampler, Meter
 from gputopo.probes.session.host_memory import (
@@ -71,7 +70,7 @@ def live_engine(
     cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
 ) -> Iterator[WindowRunner]:
     """Open the engine that copies with CUDA. `pinned_bytes`: its limit of page-locked host memory."""
-    from gputopo.probes.cuda.engine import Engine
+    from gputopo.probes.cuda import Engine
 
     with Engine(cuda, ordinals, node_cpus, pinned_bytes=pinned_bytes) as engine:
         yield engine

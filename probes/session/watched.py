@@ -25,10 +25,9 @@ from gputopo.probes.copy_jobs import (
     describe,
     failure_of,
 )
-from gputopo.probes.cuda.door import CallLog
-from gputopo.probes.cuda.start import open_cuda
+from gputopo.probes.cuda import CallLog, open_cuda
+from gputopo.probes.nvml import Monitor
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import GpuSampler
 from gputopo.probes.session.measuring import (
     ALL_COPIES,

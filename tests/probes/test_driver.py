@@ -50,6 +50,7 @@ def read(
         (facts("LIBRARY_NOT_FOUND", bound=()), "no_device"),
         (facts(gpus=0, bound=(), **LOADED), "no_device"),
         (facts("UNKNOWN", bound=(), files=LISTED, **LOADED), "failed"),
+        (facts("LIBRARY_NOT_FOUND", bound=(), files=LISTED), "library_missing"),
         # No bus is seen (micro-VM, gVisor, WSL): what implies a device
         (facts("DRIVER_NOT_LOADED", bound=()), "no_device"),
         *((facts(one, bound=()), "failed") for one in ("GPU_IS_LOST", "UNKNOWN")),
