@@ -1,22 +1,32 @@
 from gputopo.captures import matching, merge
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    CopyRate,
+    Failure,
+    NotMeasured,
+    Samples,
+    UplinkGroup,
+)
 from gputopo.values.ends import End, renumbered
 from gputopo.values.machine import Gpu, Machine
 from tests import there
 
 MEASURED = Bandwidth(
     source="test",
-    samples=(
-        Sample(
-            kind="h2d",
-            source=End("host"),
-            destination=End("gpu:1"),
-            group="all gpu:1 gpu:0",
-            conditions=(Conditions(gpu=1), Conditions(gpu=0)),
-        ),
-        Sample(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:2"), median_gb_per_s=2.5),
-        Sample(kind="host_memory", source=End("node:1"), destination=End("node:1")),
+    samples=Samples(
+        (
+            CopyRate(
+                kind="h2d",
+                source=End("host"),
+                destination=End("gpu:1"),
+                group="all gpu:1 gpu:0",
+                conditions=(Conditions(gpu=1), Conditions(gpu=0)),
+            ),
+            CopyRate(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:2"), median_gb_per_s=2.5),
+            CopyRate(kind="host_memory", source=End("node:1"), destination=End("node:1")),
+        )
     ),
     failures=(
         Failure(kind="d2h", source=End("gpu:2"), destination=End("host"), reason="TIMED_OUT", says="x"),
@@ -63,7 +73,7 @@ def test_a_merge_renumbers_the_numbers_with_the_gpus() -> None:
 
 
 def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_once() -> None:
-    twice = Bandwidth(source="test", samples=(MEASURED.samples[1],) * 2)
+    twice = Bandwidth(source="test", samples=Samples((MEASURED.samples[1],) * 2))
     gpus = tuple(Gpu(index=i) for i in range(3))
     merged = there(
         merge.merge([Machine(source=name, gpus=gpus, bandwidth=twice) for name in ("test", "copy")]).bandwidth

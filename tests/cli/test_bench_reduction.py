@@ -5,7 +5,7 @@ import pytest
 
 from gputopo.launch.jobs import reduction_bench
 from gputopo.launch.jobs.reduction_bench import METHODS, ReductionTimes
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import CollectiveRate, Samples
 from gputopo.values.ends import End
 from tests.cli.conftest import ByName, Call
 
@@ -31,9 +31,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         assert [name[:4] for name in named] == ["GPU-"] * len(gpus or ())  # by UUID
         assert sorted(tower for group in groups for tower in group) == list(range(len(gpus or ())))
         place = End("cpu:0,1") if gpus is None else End.of_gpus(*gpus)
-        sample = Sample(kind="allreduce", source=place, destination=place, algorithm="copy", model=model,
-                        bytes=2**27, median_us=50_000.0, median_gb_per_s=2.7, bus_gb_per_s=2.75)  # fmt: skip
-        return ReductionTimes(samples=(sample,), fixed_cost_us={"copy": 120.0})
+        sample = CollectiveRate(
+            kind="allreduce",
+            source=place,
+            destination=place,
+            algorithm="copy",
+            model=model,
+            bytes=2**27,
+            median_us=50_000.0,
+            median_gb_per_s=2.7,
+            bus_gb_per_s=2.75,
+        )
+        return ReductionTimes(samples=Samples((sample,)), fixed_cost_us={"copy": 120.0})
 
     monkeypatch.setattr(reduction_bench, "measure", measure)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -12,7 +12,7 @@ from gputopo.measurements.box import MIN_CHANGE, box_of, change_of, low_last
 from gputopo.report import box_document, document_markdown
 from gputopo.report.document import Bullets
 from gputopo.runs.history import Saved
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Samples
 from gputopo.values.box import Point, Series
 from gputopo.values.run.measurement import DeviceFigure, Measurement
 from tests import there
@@ -136,7 +136,7 @@ def test_runs_under_other_conditions_or_that_failed_are_no_change() -> None:
 def test_a_link_that_fell_is_dated_from_saved_bandwidths() -> None:
     saved = [
         Saved(
-            bandwidth=Bandwidth(source="live", samples=(pair(0, 1, 12.0 if day < 3 else 6.0),)),
+            bandwidth=Bandwidth(source="live", samples=Samples((pair(0, 1, 12.0 if day < 3 else 6.0),))),
             machine=machine_with(2),
             saved_at=86400.0 * day,
         )

@@ -10,7 +10,7 @@ import pytest
 
 from gputopo.launch.jobs.network import Ended, measure, read
 from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES, Command, NetworkHost
-from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, NetworkToolChoice
+from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, NetworkToolChoice, TransferRate
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import NicPort
 from tests.kit.dialects.nccl_tests import one_size
@@ -101,9 +101,10 @@ def test_iperf3_measures_each_direction_and_then_all_hosts_at_once() -> None:
     alone = [one for one in found.samples if one.group is None]
     assert sorted((one.source[-1], one.destination[-1]) for one in alone) == [*permutations("012", 2)]
     assert len([one for one in found.samples if one.group == ALL_HOSTS_AT_ONCE]) == 3
-    assert {(one.tool, one.transport, one.streams, one.expected_gb_per_s) for one in found.samples} == {
-        ("iperf3", "TCP", 4, 1.177)
-    }
+    assert {
+        (one.tool, one.transport, one.streams, one.expectation.gb_per_s)
+        for one in found.samples.of(TransferRate)
+    } == {("iperf3", "TCP", 4, 1.177)}
 
 
 def test_ib_write_bw_measures_each_direction_and_its_port_is_expected() -> None:
@@ -113,9 +114,9 @@ def test_ib_write_bw_measures_each_direction_and_its_port_is_expected() -> None:
         ("host:n0", "host:n1"),
         ("host:n1", "host:n0"),
     ]
-    one = found.samples[0]
-    assert (one.tool, one.transport, one.expected_gb_per_s) == ("ib_write_bw", "RDMA write", 25.0)
-    assert one.median_gb_per_s == sample.median_gb_per_s
+    one = found.samples.of(TransferRate)[0]
+    assert (one.tool, one.transport, one.expectation.gb_per_s) == ("ib_write_bw", "RDMA write", 25.0)
+    assert one.value == sample.value
 
 
 def test_a_host_that_fails_costs_its_own_pairs_and_is_not_tried_for_ever() -> None:

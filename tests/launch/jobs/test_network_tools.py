@@ -17,6 +17,7 @@ from gputopo.launch.jobs.network_tools import (
     rounds,
     transfer,
 )
+from gputopo.values.bandwidth import Expectation
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import NicPort
 from tests import there
@@ -143,7 +144,7 @@ def test_the_payload_of_the_slower_card_is_expected() -> None:
 
 @pytest.mark.parametrize("rate", [None, 100.0, 0.0])
 def test_nothing_is_expected_of_an_unknown_card_or_one_that_tcp_may_not_fill(rate: float | None) -> None:
-    assert expected("iperf3", [host(rate_gbit_per_s=rate), host(rate_gbit_per_s=rate)]) is None
+    assert expected("iperf3", [host(rate_gbit_per_s=rate), host(rate_gbit_per_s=rate)]) == Expectation()
 
 
 def test_the_programs_in_path_are_found_and_nccl_tests_made_with_mpi_first(

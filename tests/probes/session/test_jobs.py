@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gputopo.probes.copy_jobs import Copy, CopyJob, Setting, describe, path_of
 from gputopo.probes.session.jobs import LOCAL_BYTES, MAX_PEERS, jobs, next_jobs, not_possible, pairs, without
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import CopyRate
 from gputopo.values.ends import HOST, End
 from tests import there
 
@@ -99,7 +99,7 @@ def test_full_has_all_of_quick() -> None:
 def test_gpus_that_slow_one_another_down_are_copied_to_in_pairs() -> None:
     rates = {None: 12.0, "h2d gpus:0,1,2": 4.0}
     done = [
-        Sample(
+        CopyRate(
             kind="h2d",
             source=HOST,
             destination=End.of_gpus(gpu),

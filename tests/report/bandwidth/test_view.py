@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import bandwidth_document, document_markdown, document_text
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CollectiveRate,
+    Conditions,
+    CopyLatency,
+    CopyRate,
+    Expectation,
+    Failure,
+    NotMeasured,
+    Sample,
+    Samples,
+    TransferRate,
+)
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import LineCounts, Machine
@@ -102,7 +114,7 @@ def cells(text: str) -> dict[tuple[str, str], str]:
 
 
 def only(*samples: Sample) -> Bandwidth:
-    return Bandwidth(source="test", samples=samples)
+    return Bandwidth(source="test", samples=Samples(samples))
 
 
 def test_every_number_of_a_gpu_stands_in_its_row() -> None:
@@ -117,7 +129,7 @@ def test_every_number_of_a_gpu_stands_in_its_row() -> None:
 
 def test_columns_of_what_nobody_measured_are_left_out() -> None:
     table = part(
-        shown(only(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0))),
+        shown(only(CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0))),
         "GPUs",
     )
     assert "to GPU" in table
@@ -135,8 +147,8 @@ def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() 
         replace(pair(0, 1, 8.0), method="kernel_write"),
         replace(pair(0, 1, 20.0), kind="bidirectional", path="direct"),
         replace(pair(0, 1, 7.0), kind="bidirectional", path="staged"),
-        replace(pair(0, 1, 1.0), kind="latency", path="direct", median_gb_per_s=None, median_us=1.25,
-                method="kernel_read"),
+        CopyLatency(source=End("gpu:0"), destination=End("gpu:1"), path="direct", method="kernel_read",
+                    bytes=direct.bytes and 1 << 25, median_us=1.25),
     )  # fmt: skip
     text = shown(only(*samples), gpus=2)
     assert cells(part(text, "Direct, GB/s; 64.0 MiB, 1-5 times")) == {
@@ -155,10 +167,17 @@ def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() 
 
 def test_each_kind_of_copy_between_gpus_has_a_row_of_its_range() -> None:
     samples = (
-        pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
-        Sample(kind="latency", source=End("gpu:0"), destination=End("gpu:1"), path="direct", median_us=7.5),
-        Sample(kind="latency", source=End("gpu:1"), destination=End("gpu:0"), path="direct", median_us=9.0),
-    )  # fmt: skip
+        pair(0, 1, 11.3),
+        pair(1, 0, 6.25),
+        pair(0, 2, 9.5),
+        pair(0, 1, 0.7712, staged=True),
+        CopyLatency(
+            kind="latency", source=End("gpu:0"), destination=End("gpu:1"), path="direct", median_us=7.5
+        ),
+        CopyLatency(
+            kind="latency", source=End("gpu:1"), destination=End("gpu:0"), path="direct", median_us=9.0
+        ),
+    )
     failed = Failure(
         kind="p2p_direct",
         source=End("gpu:2"),
@@ -189,9 +208,17 @@ def test_host_memory_and_what_was_thrown_away_are_reported() -> None:
 
 def test_a_reduction_is_a_table_with_the_fastest_method_first() -> None:
     def reduced(method: str, us: float) -> Sample:
-        return Sample(kind="allreduce", source=End("gpu:0,1"), destination=End("gpu:0,1"), algorithm=method,
-                      model="alexnet", bytes=250_000_000, median_us=us, median_gb_per_s=250_000 / us,
-                      bus_gb_per_s=250_000 / us)  # fmt: skip
+        return CollectiveRate(
+            kind="allreduce",
+            source=End("gpu:0,1"),
+            destination=End("gpu:0,1"),
+            algorithm=method,
+            model="alexnet",
+            bytes=250_000_000,
+            median_us=us,
+            median_gb_per_s=250_000 / us,
+            bus_gb_per_s=250_000 / us,
+        )
 
     body = part(shown(only(reduced("copy", 50_000), reduced("nccl", 25_000))), "Reduction of the gradients")
     nccl, copy = (row.split() for row in body.splitlines() if re.match(r"  (nccl|copy)", row))
@@ -202,7 +229,7 @@ def test_a_reduction_is_a_table_with_the_fastest_method_first() -> None:
 def test_a_sweep_is_a_table_by_size() -> None:
     sizes = [4096 << step for step in range(18)]
     samples = [
-        Sample(kind="h2d", source=End("host"), destination=End(f"gpu:{gpu}"), bytes=size, pinned=True,
+        CopyRate(kind="h2d", source=End("host"), destination=End(f"gpu:{gpu}"), bytes=size, pinned=True,
                median_gb_per_s=size / 2**25 + gpu)
         for size in sizes
         for gpu in (0, 1)
@@ -215,7 +242,7 @@ def test_a_sweep_is_a_table_by_size() -> None:
 
 def test_near_and_far_memory_stand_side_by_side() -> None:
     samples = [
-        Sample(
+        CopyRate(
             kind="h2d", source=End("host"), destination=End("gpu:0"), numa_node=node, median_gb_per_s=speed
         )
         for node, speed in ((0, 12.0), (1, 9.0))
@@ -229,7 +256,7 @@ def test_throttling_is_reported_and_idling_is_not() -> None:
     seen = tuple(
         Conditions(gpu=gpu, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap")) for gpu in (0, 1)
     )
-    sample = Sample(
+    sample = CopyRate(
         kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=1.0, conditions=seen
     )
     notes = part(shown(only(sample)), "Notes")
@@ -263,24 +290,23 @@ LOST = msgspec.structs.replace(
 )  # fmt: skip
 
 
-ALL_REDUCE = Sample(
+ALL_REDUCE = CollectiveRate(
     kind="allreduce",
     source=End("gpus:0-7"),
     destination=End("gpus:0-7"),
     median_gb_per_s=134.4,
     bus_gb_per_s=235.3,
-    expected_gb_per_s=235.0,
-    expected_low_gb_per_s=228.0,
+    expectation=Expectation(gb_per_s=235.0, low_gb_per_s=228.0),
 )
 
 
 def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
-    one = Sample(
+    one = CopyRate(
         kind="h2d",
         source=End("host"),
         destination=End("gpu:0"),
         median_gb_per_s=12.0,
-        expected_gb_per_s=expected,
+        expectation=Expectation(gb_per_s=expected),
     )
     return only(one, msgspec.structs.replace(one, destination=End.of_gpus(gpus - 1)), *more)
 
@@ -292,7 +318,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
         (judged(24.6), (), "0 of 2 rates as expected, 2 lower."),
         (only(ALL_REDUCE), (), "As expected."),
         (
-            judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expected_gb_per_s=None)),
+            judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expectation=Expectation())),
             (),
             "1 not judged: no reference data",
         ),
@@ -309,10 +335,15 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
         (
             Bandwidth(
                 source="live",
-                samples=(
-                    Sample(
-                        kind="network", source=End("host:a"), destination=End("host:b"), median_gb_per_s=1.0
-                    ),
+                samples=Samples(
+                    (
+                        TransferRate(
+                            kind="network",
+                            source=End("host:a"),
+                            destination=End("host:b"),
+                            median_gb_per_s=1.0,
+                        ),
+                    )
                 ),
             ),
             (),

@@ -12,6 +12,7 @@ import pytest
 
 from gputopo.launch.jobs.reduction_bench import METHODS, REPEATS, measure
 from gputopo.launch.jobs.reduction_worker import REFUSED, REFUSED_FOR_ALL, ReductionJob
+from gputopo.values.bandwidth import CollectiveRate
 from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import RankFailed, read_events
 from tests.launch.forks import run_program
@@ -133,7 +134,7 @@ def test_every_method_names_an_algorithm_that_there_is() -> None:
 def test_the_real_worker_is_measured_on_cpu_devices() -> None:
     times = measure("trivial", None, methods=["ring"])
     assert times.not_measured == ()
-    (sample,) = times.samples
+    (sample,) = times.samples.of(CollectiveRate)
     assert (sample.algorithm, sample.source) == ("ring", "cpu:0,1")
     assert (sample.bytes, sample.model) == (TRIVIAL_BYTES, "trivial")
     assert len(sample.repeats_us) == REPEATS
@@ -143,6 +144,8 @@ def test_the_real_worker_is_measured_on_cpu_devices() -> None:
 
 WORKER = """
 import os, sys
+from gputopo.values.bandwidth import CollectiveRate
+from gputopo.values.bandwidth import CollectiveRate
 from gputopo.launch.jobs import reduction_worker
 sys.exit(reduction_worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))]))
 """
