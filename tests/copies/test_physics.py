@@ -2,6 +2,7 @@
 
 import random
 from itertools import permutations
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -13,12 +14,14 @@ from gputopo.copies import checked, memory_limit, ramp_ups, with_expectations
 from gputopo.reference import known_gpus, over_nvlink
 from gputopo.values.bandwidth import (
     Bandwidth,
+    CopyLatency,
     CopyRate,
     CopyRateKind,
     Expectation,
     Method,
     Path,
     Run,
+    Sample,
     Samples,
 )
 from gputopo.values.ends import End
@@ -288,33 +291,35 @@ def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() ->
 
 
 PLACES = tuple(map(End, ("host", "gpu:0", "gpu:1", "gpus", "node:0")))
-SAMPLES = st.builds(
+OF_BOTH: dict[str, Any] = {
+    "source": st.sampled_from(PLACES),
+    "destination": st.sampled_from(PLACES),
+    "bytes": st.sampled_from((None, 4096, 32_000_000)),
+    "method": st.sampled_from((None, "driver", "copy_engine", "kernel_read")),
+    "path": st.sampled_from((None, "direct", "staged")),
+    "group": st.sampled_from((None, "all")),
+    "run": st.sampled_from((None, "1", "2")),
+}
+COPIES = st.builds(
     CopyRate,
-    kind=st.sampled_from(
-        ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", "host_memory", "latency")
-    ),
-    source=st.sampled_from(PLACES),
-    destination=st.sampled_from(PLACES),
-    bytes=st.sampled_from((None, 4096, 32_000_000)),
-    method=st.sampled_from((None, "driver", "copy_engine", "kernel_read")),
-    path=st.sampled_from((None, "direct", "staged")),
-    group=st.sampled_from((None, "all")),
+    kind=st.sampled_from(get_args(CopyRateKind)),
     median_gb_per_s=st.one_of(st.none(), st.floats(0.01, 20_000.0)),
-    median_us=st.one_of(st.none(), st.floats(0.1, 100.0)),
-    run=st.sampled_from((None, "1", "2")),
     invalid=st.sampled_from((None, "cache", "above_link", "inconsistent")),
+    **OF_BOTH,
 )
+LATENCIES = st.builds(CopyLatency, median_us=st.floats(0.1, 100.0), **OF_BOTH)
+SAMPLES = st.one_of(COPIES, LATENCIES)
 
 
 @given(st.lists(SAMPLES, max_size=12), st.sampled_from(NAMES), st.randoms(use_true_random=False))
 def test_whatever_is_read_no_valid_number_is_impossible_and_its_order_does_not_matter(
-    samples: list[CopyRate], name: str | None, mixed: random.Random
+    samples: list[Sample], name: str | None, mixed: random.Random
 ) -> None:
     machine = box(name, name)
     found = checked(Bandwidth(source="test", samples=Samples(samples)), machine)
     assert checked(found, machine) == found
     limit = memory_limit(machine.gpus[0]).gb_per_s
-    for one in found.samples:
+    for one in found.copies:
         if one.kind == "d2d_local" and "gpu:" in one.source and one.median_gb_per_s:
             assert (one.invalid == "cache") == (one.median_gb_per_s > limit)
     shuffled = [*samples]
