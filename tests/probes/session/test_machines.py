@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gputopo.probes import SessionRequest, describe
-from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, Sample
+from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, CopyRate, Sample
 from tests.probes.session.double import AWAKE, EngineDouble, doors, machine, measure
 
 MIB = 2**20
@@ -72,7 +72,7 @@ def quick(name: str, slower: float) -> tuple[Bandwidth, Counter[str]]:
 
 
 def is_large_enough(sample: Sample, box: Box) -> bool:
-    if sample.kind == "latency":
+    if not isinstance(sample, CopyRate):
         return True
     assert sample.bytes
     assert sample.median_gb_per_s
@@ -138,7 +138,7 @@ def test_a_slow_machine_makes_fewer_windows_and_leaves_no_copy_out() -> None:
     engine = EngineDouble(gpus=8, each_s=0.015, peers=frozenset(permutations(range(8), 2)))
     found = measure(machine(8), SessionRequest(), doors=doors(engine))
     assert [one for one in found.not_measured if one.reason == "time"] == []
-    repeats = {len(one.repeats_gb_per_s) for one in found.samples if one.kind != "latency"}
+    repeats = {len(one.repeats_gb_per_s) for one in found.samples.of(CopyRate)}
     assert (min(repeats), max(repeats)) == (3, 5)
 
 

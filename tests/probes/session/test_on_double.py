@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gputopo.probes import SessionRequest
-from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, Sample
+from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth
 from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
@@ -47,11 +47,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Bandwidth:
     return session("chipset", tmp_path_factory.mktemp("root"), (1, 2), LARGE_BYTES).bandwidth
 
 
-def the(found: Bandwidth, **facts: Any) -> Sample:
+def the(found: Bandwidth, **facts: Any) -> Any:
     (sample,) = [
         one
         for one in found.samples
-        if all(getattr(one, name) == value for name, value in ({"group": None} | facts).items())
+        if all(getattr(one, name, None) == value for name, value in ({"group": None} | facts).items())
     ]
     return sample
 
