@@ -104,7 +104,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @needs_gcc
-def test_on_the_double_of_a_sound_machine_all_agree_but_what_differs(recording: str, tmp_path: Path) -> None:
+def test_a_fact_that_differs_from_nvidia_smi_is_shown(recording: str, tmp_path: Path) -> None:
     box = doubled(tmp_path / "kept", "desktop")
     vars(box)["recording"] = recording
     box.folder.mkdir()
@@ -117,18 +117,28 @@ def test_on_the_double_of_a_sound_machine_all_agree_but_what_differs(recording: 
     ((_, words, verdict),) = facts(box)
     assert verdict is False
     assert "90.02.0B.00.99" in words
+
+
+def test_the_engine_is_compared_with_plain_copies(tmp_path: Path) -> None:
+    found = [{"gpu": 0, "skew": 0.001, "alone": 645.0, "read": 650.0, "small": 1600.0}]
+    machine = tmp_path / "machine.json"
+    machine.touch()
+    box = Box(tmp_path, plain=("sh", "-c", f"echo '{json.dumps(found)}'"))
     local = {"kind": "d2d_local", "method": "copy_engine", "source": "gpu:0", "destination": "gpu:0"}
-    vars(box)["plain_rates"] = [local | {"gb_per_s": 600.0}]
-    found = {what: verdict for what, _, verdict in engine(box)}
-    assert found["copies in GPU memory of 4 times the L2, of 512 MiB"] is False, "645 GB/s"
-    assert found["streams of a GPU begin together"] is found["copies with NVML read, without"] is True
+    vars(box).update(recording=str(machine), plain_rates=[local | {"gb_per_s": 600.0}])
+    verdicts = {what: verdict for what, _, verdict in engine(box)}
+    assert verdicts == {
+        "streams of a GPU begin together": True,
+        "copies in GPU memory of 4 times the L2, of 512 MiB": False,
+        "copies of half the L2": True,
+        "copies with NVML read, without": True,
+    }
 
 
 @needs_gcc
 @pytest.mark.parametrize(
     ("faults", "way", "verdict"),
     [
-        ((), "GPU 0 cuStreamWaitValue32 (", True),
         (("memops=refused",), "GPU 0 a kernel (", True),
         (("memops=refused", "oldsymbols=cuModuleLoadData"), "streams cannot be held back", False),
     ],
