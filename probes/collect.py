@@ -12,7 +12,7 @@ from gputopo.probes.child import Poll
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
 from gputopo.probes.ethtool import max_rate
 from gputopo.probes.host import read_host
-from gputopo.probes.nics import not_asked, peer_memory_module, read_network
+from gputopo.probes.nics import peer_memory_module, read_network
 from gputopo.probes.nvml import NvmlAnswers, NvmlReading
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
 from gputopo.probes.pci import interface_name, read_pci
@@ -158,7 +158,7 @@ def _nics(
     """Return the NICs in PCI order with their ports and their hops to all GPUs and to one another."""
     cards = [node for node in nodes if node.kind == "nic"]
     is_here = root == Path("/")  # otherwise the tree is a copy, and the kernel is not asked
-    network = [read_network(root, node.address, max_rate if is_here else not_asked) for node in cards]
+    network = [read_network(root, node.address, max_rate if is_here else None) for node in cards]
     for index, card in enumerate(network):
         for fact, reason in card.missing.items():
             missing.note(reason, at_nic(index, fact))

@@ -72,13 +72,11 @@ class _RdmaPort(NamedTuple):
     folder: Path
 
 
-def not_asked(_: str) -> str:
-    """Return why the link modes are not known: the tree is a copy, or belongs to another machine."""
-    return _NOT_ASKED
+def read_network(root: Path, address: str, max_rate: Ask | None = None) -> NicFacts:
+    """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports.
 
-
-def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFacts:
-    """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports."""
+    `max_rate`: None if the link modes cannot be asked for: the tree is a copy, or belongs to another machine.
+    """
     folder = root / "sys/bus/pci/devices" / address
     devices = list_names(folder / "infiniband")
     interfaces = _own_interfaces(folder)
@@ -119,7 +117,7 @@ def peer_memory_module(root: Path) -> str | None:
 
 
 def _port(
-    rdma: _RdmaPort | None, interface: tuple[str, Path] | None, max_rate: Ask
+    rdma: _RdmaPort | None, interface: tuple[str, Path] | None, max_rate: Ask | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     facts: dict[str, Any] = {}
     reasons = dict.fromkeys(_OF_RDMA, _NO_RDMA) if rdma is None else _rdma(facts, rdma)
@@ -132,7 +130,7 @@ def _port(
     if facts.get("link_layer") == "InfiniBand":
         reasons["max_rate_gbit_per_s"] = _NO_LINK_MODES
     elif interface is not None:
-        rate = max_rate(interface[0])
+        rate = _NOT_ASKED if max_rate is None else max_rate(interface[0])
         if isinstance(rate, str):
             reasons["max_rate_gbit_per_s"] = rate
         else:

@@ -159,17 +159,12 @@ def min_local_bytes(l2_bytes: int) -> int:
 def pairs(gpus: Sequence[int]) -> list[tuple[int, int]]:
     """Return all ordered pairs of GPUs. At the start of the list, all GPUs occur equally often.
 
-    Each pair is followed by its other direction. With many GPUs, pairs within blocks of MAX_PEERS come first,
-    then pairs between two blocks, so that few pairs need their peer access enabled again.
+    Each pair is followed by its other direction.
     """
     count = len(gpus)
-
-    def order(places: tuple[int, int]) -> tuple[bool, int, int, int, int]:
-        blocks = sorted(place // MAX_PEERS for place in places) if count > MAX_PEERS + 1 else [0, 0]
-        a, b = places
-        return blocks[0] != blocks[1], blocks[0], blocks[1], min(b - a, count - b + a), a
-
-    both = sorted(combinations(range(count), 2), key=order)
+    both = sorted(
+        combinations(range(count), 2), key=lambda pair: min(pair[1] - pair[0], count - pair[1] + pair[0])
+    )
     return [(gpus[x], gpus[y]) for a, b in both for x, y in ((a, b), (b, a))]
 
 
