@@ -6,8 +6,7 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from gputopo import captures
-from gputopo.captures.reading import read_text
+from gputopo.captures import load, read_text
 from gputopo.copies import with_expectations
 from gputopo.findings import fails, find_bandwidth
 from gputopo.report import bandwidth_document, document_markdown, document_text
@@ -277,9 +276,7 @@ def test_without_a_reference_peers_are_compared_and_the_first_line_states_so(
 
 
 def test_a_machine_of_narrow_links_is_as_expected_and_the_links_stand_next_to_it() -> None:
-    assert first_line(captures.load(["7gforce"])) == (
-        "All 223 rates as expected; GPUs 0-5 have x1 links (0.8 GB/s)."
-    )
+    assert first_line(load(["7gforce"])) == ("All 223 rates as expected; GPUs 0-5 have x1 links (0.8 GB/s).")
 
 
 def test_a_rate_stands_next_to_the_expectation_of_its_own_direction() -> None:
