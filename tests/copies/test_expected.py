@@ -8,35 +8,35 @@ from msgspec.structs import replace
 
 from gputopo.copies import with_expectations
 from gputopo.reference import expected_nvlink, fitting_links
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Expectation, Samples
 from gputopo.values.machine import Ecc, Gpu, Machine, Mig, Pcie
 from tests import there
 from tests.findings.boxes import UP, every_gpu, gpu, node, pair, sound
 from tests.findings.measured.machines import sample, seen
 from tests.kit.golden import assert_golden
 
-Case = tuple[Machine, list[Sample]]
+Case = tuple[Machine, list[CopyRate]]
 NO_SLOTS = every_gpu(pcie=Pcie())(sound())  # nothing is known of the links of its cards
 
 
-def expected(machine: Machine, *samples: Sample) -> tuple[Sample, ...]:
-    return tuple(with_expectations(Bandwidth(source="live", samples=samples), machine).samples)
+def expected(machine: Machine, *samples: CopyRate) -> tuple[CopyRate, ...]:
+    return with_expectations(Bandwidth(source="live", samples=Samples(samples)), machine).copies
 
 
-def copy(kind: Any, source: str, destination: str, rate: float = 5.0, **more: Any) -> Sample:
+def copy(kind: Any, source: str, destination: str, rate: float = 5.0, **more: Any) -> CopyRate:
     with_host = "host" in (source, destination)
     return sample(kind, source, destination, rate, **(({"pinned": True} if with_host else {}) | more))
 
 
-def h2d(rate: float = 5.0, index: int = 1, **more: Any) -> Sample:
+def h2d(rate: float = 5.0, index: int = 1, **more: Any) -> CopyRate:
     return copy("h2d", "host", f"gpu:{index}", rate, **more)
 
 
-def local(rate: float, **more: Any) -> Sample:
+def local(rate: float, **more: Any) -> CopyRate:
     return copy("d2d_local", "gpu:0", "gpu:0", rate, **more)
 
 
-def peers(*kinds: str, **more: Any) -> list[Sample]:
+def peers(*kinds: str, **more: Any) -> list[CopyRate]:
     """Copies from GPU 0 to GPU 1; `both direct`: in both directions at once."""
     return [
         copy("bidirectional", "gpu:0", "gpu:1", path=kind.removeprefix("both "), **more)
@@ -140,13 +140,16 @@ CASES: dict[str, Case] = {
             h2d(9.0, 2, group="all", with_reverse=True),
         ],
     ),
-    "an expectation that a session wrote stays": (sound(), [replace(h2d(), expected_gb_per_s=4.0)]),
+    "an expectation that a session wrote stays": (
+        sound(), [replace(h2d(), expectation=Expectation(gb_per_s=4.0))],
+    ),
 }  # fmt: skip
 
 
-def told(one: Sample) -> str:
-    usual, low, source = one.expected_gb_per_s, one.expected_low_gb_per_s, one.expected_source
-    return f"  {one.kind} {one.source} to {one.destination}: {usual} (low {low}): {source}"
+def told(one: CopyRate) -> str:
+    usual = one.expectation
+    rates = f"{usual.gb_per_s} (low {usual.low_gb_per_s})"
+    return f"  {one.kind} {one.source} to {one.destination}: {rates}: {usual.source or None}"
 
 
 def test_expectations_are_as_they_were() -> None:
@@ -194,7 +197,7 @@ def test_every_kind_of_copy_that_has_an_expectation_has_a_lower_limit(slot: str)
     with_host = [copy("d2h", "gpu:0", "host"), copy("bidirectional", "host", "gpu:0"), h2d(index=0)]
     for one in (*with_host, local(5.0), *peers("direct", "staged", "both direct", "both staged")):
         (found,) = expected(SLOTS[slot], one)
-        usual, low = there(found.expected_gb_per_s), there(found.expected_low_gb_per_s)
+        usual, low = there(found.expectation.gb_per_s), there(found.expectation.low_gb_per_s)
         assert 0.699 * usual <= low <= usual, one.kind
 
 

@@ -10,13 +10,19 @@ from msgspec.structs import replace
 from gputopo.report import Document, bandwidth_document, document_lines, document_markdown, document_text
 from gputopo.values.bandwidth import (
     Bandwidth,
+    CollectiveRate,
     Conditions,
+    CopyLatency,
+    CopyRate,
+    CopyRateKind,
+    Expectation,
     Failure,
-    Kind,
     Method,
     NotMeasured,
     Run,
     Sample,
+    Samples,
+    TransferRate,
 )
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
@@ -37,11 +43,11 @@ FOUND = (
 
 
 def only(*samples: Sample, **more: Any) -> Bandwidth:
-    return Bandwidth(source="test", samples=samples, **more)
+    return Bandwidth(source="test", samples=Samples(samples), **more)
 
 
-def rate(kind: Kind, source: str, destination: str, gb_per_s: float, **more: Any) -> Sample:
-    return Sample(
+def rate(kind: CopyRateKind, source: str, destination: str, gb_per_s: float, **more: Any) -> CopyRate:
+    return CopyRate(
         kind=kind, source=End(source), destination=End(destination), median_gb_per_s=gb_per_s, **more
     )
 
@@ -55,9 +61,7 @@ def from_gpu(gpu: int, gb_per_s: float, **more: Any) -> Sample:
 
 
 def latency(source: str, destination: str, us: float, method: Method | None, **more: Any) -> Sample:
-    return Sample(
-        kind="latency", source=End(source), destination=End(destination), method=method, median_us=us, **more
-    )
+    return CopyLatency(source=End(source), destination=End(destination), method=method, median_us=us, **more)
 
 
 def both(a: int, b: int, gb_per_s: float, **more: Any) -> Sample:
@@ -65,19 +69,26 @@ def both(a: int, b: int, gb_per_s: float, **more: Any) -> Sample:
 
 
 def reduced(method: str, us: float, **more: Any) -> Sample:
-    place, speed = "gpu:0,1", 250_000 / us
     fields: dict[str, Any] = {"algorithm": method, "model": "alexnet", "bytes": 250_000_000, **more}
-    return rate("allreduce", place, place, speed, bus_gb_per_s=speed, median_us=us, **fields)
+    place, speed = End("gpu:0,1"), 250_000 / us
+    return CollectiveRate(
+        kind="allreduce",
+        source=place,
+        destination=place,
+        median_gb_per_s=speed,
+        bus_gb_per_s=speed,
+        median_us=us,
+        **fields,
+    )
 
 
 def nccl_tests(mib: int, bus: float, place: str = "gpu:0,1,2,3", ranks: int = 4, **more: Any) -> Sample:
     fields: dict[str, Any] = {"data_type": "float", "reduction": "sum", "hosts": 1, "in_place": False, **more}
-    kind: Kind = "allgather" if place == "hosts" else "allreduce"
-    return rate(
-        kind,
-        place,
-        place,
-        bus / 1.5,
+    return CollectiveRate(
+        kind="allgather" if place == "hosts" else "allreduce",
+        source=End(place),
+        destination=End(place),
+        median_gb_per_s=bus / 1.5,
         bytes=mib * MIB,
         median_us=mib * 10.0,
         bus_gb_per_s=bus,
@@ -94,11 +105,11 @@ def of_hosts(hosts: int, **more: Any) -> tuple[Sample, ...]:
 
 
 def transfer(size: int, gb_per_s: float) -> Sample:
-    return rate(
-        "network_bidirectional",
-        "host:client",
-        "host:server",
-        gb_per_s,
+    return TransferRate(
+        kind="network_bidirectional",
+        source=End("host:client"),
+        destination=End("host:server"),
+        median_gb_per_s=gb_per_s,
         bytes=size,
         tool="ib_write_bw",
         transport="RDMA write",
@@ -106,7 +117,14 @@ def transfer(size: int, gb_per_s: float) -> Sample:
     )
 
 
-UNUSED = rate("d2d_local", "gpu:0", "gpu:0", 4374.0, expected_gb_per_s=768.0, invalid="cache")
+SLOW_NETWORK = TransferRate(
+    kind="network",
+    source=End("host:a"),
+    destination=End("host:b"),
+    median_gb_per_s=0.01234,
+    tool="ib_write_bw",
+)
+UNUSED = rate("d2d_local", "gpu:0", "gpu:0", 4374.0, expectation=Expectation(gb_per_s=768.0), invalid="cache")
 THROTTLED = Conditions(gpu=1, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap"))
 WRONG = Failure(
     kind="p2p_direct",
@@ -208,7 +226,9 @@ SCREENS: dict[str, tuple[int, Bandwidth]] = {
     "with links that were seen": (
         3,
         only(
-            to_gpu(0, 12.0, expected_gb_per_s=12.5, conditions=(Conditions(gpu=0, pcie_gen=3),)),
+            to_gpu(
+                0, 12.0, expectation=Expectation("", 12.5), conditions=(Conditions(gpu=0, pcie_gen=3),)
+            ),
             to_gpu(1, 12.0, conditions=(Conditions(gpu=1, pcie_width=8),)),
             to_gpu(2, 12.0, conditions=(Conditions(gpu=2),)),
         ),
@@ -237,9 +257,7 @@ SCREENS: dict[str, tuple[int, Bandwidth]] = {
     "of a few hosts": (0, only(*of_hosts(11))),
     "of many hosts": (0, only(*of_hosts(33))),
     "of hosts while both send": (0, only(*of_hosts(2, with_reverse=True))),
-    "of a slow network by another tool": (
-        0, only(rate("network", "host:a", "host:b", 0.01234, tool="ib_write_bw")),
-    ),
+    "of a slow network by another tool": (0, only(SLOW_NETWORK)),
     "of transfers": (0, replace(only(transfer(2, 1.0), transfer(65536, 20.0)), source="perftest")),
     "by size": (
         2,

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import bandwidth_document, document_markdown, document_text
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CollectiveRate,
+    CopyRate,
+    Expectation,
+    Sample,
+    Samples,
+    TransferRate,
+)
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import LineCounts, Machine
@@ -89,11 +97,11 @@ def cells(text: str) -> dict[tuple[str, str], str]:
 
 
 def only(*samples: Sample, **more: Any) -> Bandwidth:
-    return Bandwidth(source="test", samples=samples, **more)
+    return Bandwidth(source="test", samples=Samples(samples), **more)
 
 
 def with_host(gpu: int, gb_per_s: float, **more: Any) -> Sample:
-    return Sample(
+    return CopyRate(
         kind="h2d", source=End("host"), destination=End.of_gpus(gpu), median_gb_per_s=gb_per_s, **more
     )
 
@@ -124,19 +132,18 @@ LOST = msgspec.structs.replace(
 )  # fmt: skip
 
 
-ALL_REDUCE = Sample(
+ALL_REDUCE = CollectiveRate(
     kind="allreduce",
     source=End("gpus:0-7"),
     destination=End("gpus:0-7"),
     median_gb_per_s=134.4,
     bus_gb_per_s=235.3,
-    expected_gb_per_s=235.0,
-    expected_low_gb_per_s=228.0,
+    expectation=Expectation(gb_per_s=235.0, low_gb_per_s=228.0),
 )
 
 
 def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
-    alike = (with_host(gpu, 12.0, expected_gb_per_s=expected) for gpu in (0, gpus - 1))
+    alike = (with_host(gpu, 12.0, expectation=Expectation(gb_per_s=expected)) for gpu in (0, gpus - 1))
     return only(*alike, *more)
 
 
@@ -147,7 +154,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
         (judged(24.6), (), "0 of 2 rates as expected, 2 lower."),
         (only(ALL_REDUCE), (), "As expected."),
         (
-            judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expected_gb_per_s=None)),
+            judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expectation=Expectation())),
             (),
             "1 not judged: no reference data",
         ),
@@ -164,10 +171,15 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
         (
             Bandwidth(
                 source="live",
-                samples=(
-                    Sample(
-                        kind="network", source=End("host:a"), destination=End("host:b"), median_gb_per_s=1.0
-                    ),
+                samples=Samples(
+                    [
+                        TransferRate(
+                            kind="network",
+                            source=End("host:a"),
+                            destination=End("host:b"),
+                            median_gb_per_s=1.0,
+                        )
+                    ]
                 ),
             ),
             (),
