@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gputopo.planner.network import NetworkRate as NetworkRate
     from gputopo.planner.network import SavedNetwork as SavedNetwork
     from gputopo.planner.network import network_rate as network_rate
-    from gputopo.planner.ranges import range_factor as range_factor
     from gputopo.planner.reasons import require_prediction as require_prediction
     from gputopo.planner.request import Request as Request
     from gputopo.planner.selection import LISTED as LISTED
@@ -49,7 +48,6 @@ _MODULES = {
     "plan": "choose",
     "plan_environment": "choose",
     "plan_here": "available",
-    "range_factor": "ranges",
     "require_prediction": "reasons",
     "require_unclaimed": "available",
     "visible_gpus": "available",

@@ -100,7 +100,7 @@ class GradientLine(NamedTuple):
         `backward_s`: seconds of the backward pass; `ready` is a share of it. `seconds_per_byte`: for which
         one byte occupies the slowest link.
         """
-        return max(0.0, backward_s * (max(self.through(seconds_per_byte / backward_s)) - 1))
+        return max(0.0, backward_s * (self.through(seconds_per_byte / backward_s)[-1] - 1))
 
 
 @lru_cache(maxsize=256)  # for a few models; a fit tries one overlap after another

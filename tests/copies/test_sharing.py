@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.copies import uplink_groups
-from gputopo.values.bandwidth import CopyRate, CopyRateKind, UplinkGroup
+from gputopo.values.bandwidth import CopyRate, CopyRateKind
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests.findings.boxes import sound
+from tests.kit.golden import assert_golden
 
 Uplinks = dict[frozenset[int], float]  # the GPUs behind each, and what it carries in GB/s
 X16 = 12.3
@@ -187,118 +189,6 @@ def test_groups_are_nested_or_disjoint_in_any_tree_and_noise(
         assert not one & other_group or one < other_group or other_group < one
 
 
-@pytest.mark.parametrize(
-    ("uplink", "narrow", "tree", "sets"),
-    [(12.3, 6.4, True, "pairs"), (24.6, 3.2, False, "pairs"), (24.6, 6.4, True, "left out")],
-)
-def test_one_narrow_card_behind_a_bridge_makes_no_second_group(
-    uplink: float, narrow: float, tree: bool, sets: str
-) -> None:
-    alone, back = dict.fromkeys(range(4), X16), dict.fromkeys(range(4), X16 * 1.06)
-    alone[3], back[3] = narrow, narrow * 1.06
-    measured = [*whole(4), *(pairs(4) if sets == "pairs" else left_out(4))]
-    link: Uplinks = {frozenset(range(4)): uplink}
-    samples = session(4, link, measured, alone, 0.01)
-    samples += session(4, {frozenset(range(4)): uplink * 1.06}, measured, back, 0.01, 2, kind="d2h")
-    groups = uplink_groups(samples, sound(4) if tree else bare(4))
-    assert len(groups) == 1
-    assert {0, 1, 2} <= set(groups[0].gpus)
-    assert groups[0].slowed == ("h2d", "d2h")
-
-
-@pytest.mark.parametrize("tree", [True, False])
-def test_a_card_that_is_slowed_in_one_direction_only_is_of_the_same_group(tree: bool) -> None:
-    measured = whole(4)
-    alone = {0: 12.3, 1: 12.3, 2: 12.3, 3: 6.1}
-    samples = session(4, {frozenset(range(4)): 24.6}, measured, alone)  # GPU 3 is not slowed
-    samples += session(4, {frozenset(range(4)): 24.6}, measured, alone | {3: 9.0}, kind="d2h")
-    (group,) = uplink_groups(samples, sound(4) if tree else bare(4))
-    assert (group.gpus, group.slowed) == ((0, 1, 2, 3), ("h2d", "d2h"))
-    assert group.alone_gb_per_s == pytest.approx(43.0)
-    assert group.together_gb_per_s == pytest.approx(24.6)
-
-
-def test_a_card_that_could_not_be_measured_in_one_direction_takes_no_number_away() -> None:
-    link: Uplinks = {frozenset(range(4)): 12.3}
-    three = [one for one in session(4, link, [(0, 1, 2)]) if one.destination != "gpu:3"]
-    (group,) = uplink_groups([*three, *session(4, link, whole(4), kind="d2h")], sound(4))
-    assert (group.gpus, group.from_kind, group.slowed) == ((0, 1, 2, 3), "d2h", ("h2d", "d2h"))
-    assert group.together_gb_per_s == pytest.approx(12.3)
-    assert group.agrees is True
-
-
-def test_a_narrow_link_of_two_within_a_wider_one_of_four_stays_a_group() -> None:
-    sets = [*pairs(4), *whole(4)]
-    samples = [*session(4, {frozenset((0, 1)): 8.0}, sets), *session(4, NESTED, sets, kind="d2h")]
-    groups = uplink_groups(samples, bare(4))
-    assert [group.gpus for group in groups] == [(0, 1), (2, 3), (0, 1, 2, 3)]
-    assert [group.slowed for group in groups] == [("h2d", "d2h"), ("d2h",), ("d2h",)]
-
-
-def test_a_group_has_the_sums_of_alone_and_together() -> None:
-    samples = session(8, TWO_BY_FOUR, [*left_out(8), *whole(8)])
-    first, second = uplink_groups(samples, bare(8))
-    assert (first.gpus, first.from_kind) == ((0, 1, 2, 3), "h2d")
-    assert first.alone_gb_per_s == pytest.approx(4 * 12.0)  # alone, the uplink is the limit as well
-    assert first.together_gb_per_s == pytest.approx(12.0)
-    assert second.gpus == (4, 5, 6, 7)
-
-
-def test_all_at_once_alone_separates_groups_by_what_they_leave() -> None:
-    # Eight cards of a published case: 44 GB/s for four of them and 25 for the others, 56 alone.
-    uplinks: Uplinks = {frozenset(range(4)): 4 * 44.0, frozenset(range(4, 8)): 4 * 25.4}
-    samples = session(8, uplinks, whole(8), alone=dict.fromkeys(range(8), 56.1), noise=0.01)
-    assert found(samples) == {(0, 1, 2, 3), (4, 5, 6, 7)}
-
-
-def test_a_narrow_card_and_wide_ones_behind_one_uplink_are_one_group() -> None:
-    alone = {0: 12.3, 1: 3.1, 2: 12.3}
-    samples = session(3, {frozenset((0, 1, 2)): 12.3}, [*pairs(3), *whole(3)], alone=alone)
-    assert found(samples) == {(0, 1, 2)}
-
-
-def test_a_group_that_only_copies_to_the_host_show_is_found() -> None:
-    sets = [*pairs(3), *whole(3)]
-    samples = [*session(3, {}, sets), *session(3, CHIPSET, sets, kind="d2h")]
-    (group,) = uplink_groups(samples, bare(3))
-    assert (group.gpus, group.from_kind, group.slowed) == ((1, 2), "d2h", ("d2h",))
-
-
-def test_an_uneven_division_within_a_group_is_no_smaller_group() -> None:
-    samples = session(4, {frozenset(range(4)): 12.0}, pairs(4))
-    samples += [copy_of("h2d", gpu, rate, "all") for gpu, rate in enumerate((4.4, 2.5, 2.5, 2.6))]
-    assert found(samples) == {(0, 1, 2, 3)}
-
-
-def test_copies_alone_small_or_mixed_in_direction_show_no_group() -> None:
-    assert found(session(4, NESTED, [])) == set()
-    small = [replace(one, bytes=4096) for one in session(4, NESTED, pairs(4))]
-    assert found(small) == set()
-    mixed = [
-        copy_of("h2d", 0, 12),
-        copy_of("d2h", 1, 12),
-        copy_of("h2d", 0, 6, "x"),
-        copy_of("d2h", 1, 6, "x"),
-    ]
-    assert found(mixed) == set()
-
-
-def with_tree(count: int, samples: Iterable[CopyRate]) -> UplinkGroup:
-    (group,) = uplink_groups(samples, sound(count))
-    return group
-
-
-def test_a_group_is_compared_with_the_pci_tree() -> None:
-    # All four cards of this box are attached to one switch.
-    group = with_tree(4, session(4, {frozenset(range(4)): 12.0}, [*pairs(4), *whole(4)]))
-    assert (group.bridge, group.agrees) == ("0000:03:00.0", True)
-
-
-def test_a_group_that_the_tree_does_not_show_is_reported_as_such() -> None:
-    group = with_tree(4, session(4, {frozenset((0, 1)): 12.0}, [*pairs(4), *whole(4)]))
-    assert (group.gpus, group.agrees) == ((0, 1), False)
-
-
 # az-4x-m60 (rossumai/keras-multi-gpu): P2P is refused, so all copies are staged.
 AZ_ONE_WAY = [[0, 5.86, 5.28, 5.86], [5.86, 0, 5.86, 5.30], [5.29, 5.86, 0, 5.87], [5.87, 5.30, 5.87, 0]]
 AZ_BOTH = [[0, 10.40, 5.47, 10.23], [10.44, 0, 10.30, 5.47], [5.47, 10.50, 0, 10.26], [10.17, 5.47, 10.28, 0]]
@@ -317,23 +207,104 @@ def matrices(one_way: list[list[float]], both: list[list[float]]) -> list[CopyRa
     return samples
 
 
-def test_the_two_halves_of_a_board_are_found_from_matrices_alone() -> None:
-    first, second = uplink_groups(matrices(AZ_ONE_WAY, AZ_BOTH), bare(4))
-    assert (first.gpus, second.gpus) == ((0, 2), (1, 3))
-    assert first.from_kind == "bidirectional"
-    assert first.alone_gb_per_s == pytest.approx(2 * 5.285)
-    assert first.together_gb_per_s == pytest.approx(5.47)
+WHOLE_12: Uplinks = {frozenset(range(4)): 12.0}
+LINK_12: Uplinks = {frozenset(range(4)): 12.3}
+WIDE: Uplinks = {frozenset(range(4)): 24.6}
+PAIR_12: Uplinks = {frozenset((0, 1)): 12.0}
+PAIRS_AND_ALL = [*pairs(4), *whole(4)]
+NARROW = {0: X16, 1: X16, 2: X16, 3: 6.4}
+NARROW_BACK = dict.fromkeys(range(3), X16 * 1.06) | {3: 6.4 * 1.06}
+UNEVEN = [copy_of("h2d", gpu, rate, "all") for gpu, rate in enumerate((4.4, 2.5, 2.5, 2.6))]
+FORTY = [[0.765] * 5 for _ in range(5)]
 
-
-def test_matrices_whose_pairs_all_gain_alike_show_no_group() -> None:
+CASES: dict[str, tuple[Machine, Sequence[CopyRate]]] = {
+    "two halves, by all sets": (bare(8), session(8, TWO_BY_FOUR, [*left_out(8), *whole(8)])),
+    # A narrow card behind a bridge makes no second group.
+    "a narrow card below a bridge, pairs": (
+        sound(4),
+        [
+            *session(4, LINK_12, PAIRS_AND_ALL, NARROW, 0.01),
+            *session(4, {frozenset(range(4)): 12.3 * 1.06}, PAIRS_AND_ALL, NARROW_BACK, 0.01, 2, "d2h"),
+        ],
+    ),
+    "a narrow card below a bridge, all but one": (
+        sound(4),
+        [
+            *session(4, WIDE, [*whole(4), *left_out(4)], NARROW, 0.01),
+            *session(4, WIDE, [*whole(4), *left_out(4)], NARROW_BACK, 0.01, 2, "d2h"),
+        ],
+    ),
+    "a narrow card among wide ones": (
+        bare(3), session(3, {frozenset(range(3)): 12.3}, [*pairs(3), *whole(3)], {0: 12.3, 1: 3.1, 2: 12.3}),
+    ),
+    # A card that is slowed in one direction only is of the same group, whether the tree shows it or not.
+    **{
+        f"a card slowed one way, {'with' if tree else 'without'} the tree": (
+            sound(4) if tree else bare(4),
+            [
+                *session(4, WIDE, whole(4), {0: 12.3, 1: 12.3, 2: 12.3, 3: 6.1}),
+                *session(4, WIDE, whole(4), {0: 12.3, 1: 12.3, 2: 12.3, 3: 9.0}, kind="d2h"),
+            ],
+        )
+        for tree in (True, False)
+    },
+    "a card that was not measured one way": (
+        sound(4),
+        [
+            *(one for one in session(4, LINK_12, [(0, 1, 2)]) if one.destination != "gpu:3"),
+            *session(4, LINK_12, whole(4), kind="d2h"),
+        ],
+    ),
+    "a narrow link of two within a wider one": (
+        bare(4),
+        [
+            *session(4, {frozenset((0, 1)): 8.0}, PAIRS_AND_ALL),
+            *session(4, NESTED, PAIRS_AND_ALL, kind="d2h"),
+        ],
+    ),
+    # Eight cards of a published case: 44 GB/s for four of them and 25 for the others, 56 alone.
+    "all at once only": (
+        bare(8),
+        session(
+            8,
+            {frozenset(range(4)): 4 * 44.0, frozenset(range(4, 8)): 4 * 25.4},
+            whole(8),
+            dict.fromkeys(range(8), 56.1),
+            0.01,
+        ),
+    ),
+    "only copies to the host show it": (
+        bare(3),
+        [
+            *session(3, {}, [*pairs(3), *whole(3)]),
+            *session(3, CHIPSET, [*pairs(3), *whole(3)], kind="d2h"),
+        ],
+    ),
+    "an uneven division": (bare(4), [*session(4, WHOLE_12, pairs(4)), *UNEVEN]),
+    # Copies alone, small or mixed in direction show no group.
+    "alone": (bare(8), session(4, NESTED, [])),
+    "small copies": (bare(8), [replace(one, bytes=4096) for one in session(4, NESTED, pairs(4))]),
+    "mixed directions": (
+        bare(8),
+        [copy_of("h2d", 0, 12), copy_of("d2h", 1, 12), copy_of("h2d", 0, 6, "x"), copy_of("d2h", 1, 6, "x")],
+    ),
+    # All four cards of this box are attached to one switch.
+    "a group of the tree": (sound(4), session(4, WHOLE_12, PAIRS_AND_ALL)),
+    "a group that the tree does not show": (sound(4), session(4, PAIR_12, PAIRS_AND_ALL)),
+    "a group whose other cards were not measured": (sound(4), session(2, PAIR_12, pairs(2))),
+    "the halves of a board, by matrices": (bare(4), matrices(AZ_ONE_WAY, AZ_BOTH)),
     # 7gforce: 1.32 over 0.765 for all pairs; and a box where no pair gains: nothing to compare with.
-    for gain in (1.73, 1.0):
-        one_way = [[0.765] * 5 for _ in range(5)]
-        both = [[gain * 0.765] * 5 for _ in range(5)]
-        assert uplink_groups(matrices(one_way, both), bare(5)) == ()
+    "pairs that all gain": (bare(5), matrices(FORTY, [[1.73 * 0.765] * 5 for _ in range(5)])),
+    "pairs that do not gain": (bare(5), matrices(FORTY, FORTY)),
+}  # fmt: skip
 
 
-def test_a_gpu_that_was_not_measured_is_not_compared_with_the_tree() -> None:
-    # GPUs 2 and 3 are behind the bridge as well, and could not be copied to.
-    group = with_tree(4, session(2, {frozenset((0, 1)): 12.0}, pairs(2)))
-    assert (group.gpus, group.bridge, group.agrees) == ((0, 1), "0000:03:00.0", True)
+def test_groups_are_as_they_were() -> None:
+    lines = list[str]()
+    for name, (machine, samples) in CASES.items():
+        lines.append(name)
+        for group in uplink_groups(samples, machine):
+            rates = f"{group.alone_gb_per_s:.2f} alone, {group.together_gb_per_s:.2f} together"
+            known = f"by {group.from_kind}, slowed {'/'.join(group.slowed)}"
+            lines.append(f"  {group.gpus}: {rates}, {known}; bridge {group.bridge}, agrees {group.agrees}")
+    assert_golden(Path(__file__).with_name("golden") / "groups.txt", "\n".join([*lines, ""]))

@@ -43,7 +43,7 @@ def least_squares(
                 values, here, damping = moved, there, damping / 4
                 break
             damping *= 4
-        if before - here @ here < 1e-7 * before:
+        if before - here @ here < 1e-5 * before:
             break
         damping = min(damping, 1e3)
     return [float(value) for value in values]

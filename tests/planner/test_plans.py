@@ -155,7 +155,7 @@ def told(found: Plan) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "cases"), [("choices", CHOICES), ("troubles", TROUBLES), ("left out", LEFT_OUT)]
+    ("name", "cases"), [("choices", CHOICES), ("troubles", TROUBLES), ("left-out", LEFT_OUT)]
 )
 def test_plans_are_as_they_were(name: str, cases: dict[str, Case]) -> None:
     text = "".join(f"{case}:\n{told(plan(*cases[case], keep=4))}\n\n" for case in cases)

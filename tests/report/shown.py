@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 def assert_golden(name: str, text: str) -> None:
     """Check that a screen is the one in `tests/report/golden`."""
-    golden.assert_golden(GOLDEN / f"{name}.txt", text)
+    golden.assert_golden(GOLDEN / f"{name.replace(' ', '-')}.txt", text)
 
 
 def text_of(lines: Iterable[Line]) -> str:

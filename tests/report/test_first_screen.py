@@ -16,7 +16,7 @@ from gputopo.values.subject import Subject
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.kit.faults import broken
 from tests.kit.machines import machine_of, read
-from tests.report.shown import answer_of, text_of
+from tests.report.shown import answer_of, assert_golden, text_of
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -37,71 +37,44 @@ RESET = gpu(2, recovery_action="reset")
 LIMITED = gpu(3, power_w={"limit": 100.0})
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ((), "no fault in 30 checks."),
-        ((REMAP_FAILED,), "3 fine, GPU 1 must be replaced (row remapping failed). 1 error."),
-        (
-            (REMAP_FAILED, RESET),
-            "2 fine, GPU 1 must be replaced (row remapping failed), GPU 2 needs a reset. 2 errors.",
-        ),
-        ((LIMITED,), "3 fine, GPU 3 needs attention (power limit 100 W). 1 warning."),
-        (
-            (REMAP_FAILED, RESET, LIMITED),
-            "(row remapping failed), GPU 2 needs a reset and 1 more. 2 errors, 1 warning.",
-        ),
-    ],
-)
-def test_the_answer_is_a_sentence_with_the_number_of_findings(
-    changes: tuple[Change, ...], words: str
-) -> None:
-    machine = four(*changes)
-    assert words in answer_of(machine, *find(machine), checks=findings.checks_made(machine))
-
-
 def finding(severity: Severity, says: str, id: str = "a.b", on: str = "gpu:0", **more: Any) -> Finding:
     return Finding(id=id, severity=severity, says=says, subject=Subject.parse(on), **more)
 
 
+def judged(*changes: Change) -> tuple[Machine, Sequence[Finding]]:
+    machine = four(*changes)
+    return machine, find(machine)
+
+
 CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0") for n in range(3)))
+NO_DEVICE = Machine(source="x", driver=Driver(status="no_device"))
+ANSWERS: dict[str, tuple[Machine, Sequence[Finding]]] = {
+    "sound": judged(),
+    "one error": judged(REMAP_FAILED),
+    "two errors": judged(REMAP_FAILED, RESET),
+    "a warning": judged(LIMITED),
+    "three findings": judged(REMAP_FAILED, RESET, LIMITED),
+    "links only": (Machine(source="lspci", gpus=(Gpu(index=0, pcie=Pcie(width_now=16)),)), ()),
+    "a capture without topology": (replace(four(), source="nvidia-smi -q", links=()), ()),
+    "no topology": (replace(four(), links=()), ()),
+    "a log": (Machine(source="a log", gpus=(Gpu(index=0),)), ()),
+    "a fault": (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")]),
+    "all": (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")]),
+    "in use": (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")]),
+    "the machine": (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")]),
+    "an info": (CARDS, [finding("info", "x")]),
+    "a GPU that is not there": (CARDS, [finding("warning", "slow", on="gpus:1-2,7")]),
+    "no device": (NO_DEVICE, ()),
+    "no driver": (Machine(source="x"), [finding("error", "the driver is not loaded", on="driver")]),
+}
 
 
-@pytest.mark.parametrize(
-    ("machine", "found", "words"),
-    [
-        (
-            Machine(source="lspci", gpus=(Gpu(index=0, pcie=Pcie(width_now=16)),)),
-            (),
-            "1 GPU: no fault in 1 check; clocks, power, temperature and ECC are not in this capture.",
-        ),
-        (
-            replace(four(), source="nvidia-smi -q", links=()),
-            (),
-            "no fault in 26 checks; topology is not in this capture.",
-        ),
-        (replace(four(), links=()), (), "no fault in 26 checks; topology was not read."),
-        (
-            Machine(source="a log", gpus=(Gpu(index=0),)),
-            (),
-            "1 GPU: nothing was checked; clocks, power, temperature, ECC and PCIe links are not in",
-        ),
-        (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")], "2 fine, GPU 0 has a fault (bad)."),
-        (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")], "all 3 need attention (slow)."),
-        (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")], "1 fine, GPUs 0-1 are in use."),
-        (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")], "T4: P2P is slow."),
-        (CARDS, [finding("info", "x")], "are not in this capture. 1 info."),
-        (CARDS, [finding("warning", "slow", on="gpus:1-2,7")], "1 fine, GPUs 1-2 need attention (slow)."),
-        (Machine(source="x", driver=Driver(status="no_device")), (), "No NVIDIA device on the PCI bus"),
-        (
-            Machine(source="x"),
-            [finding("error", "the driver is not loaded", on="driver")],
-            "the driver is not",
-        ),
-    ],
-)
-def test_the_answer_of_any_machine(machine: Machine, found: list[Finding], words: str) -> None:
-    assert words in answer_of(machine, *found, checks=findings.checks_made(machine))
+def test_the_answer_is_a_sentence_with_the_number_of_findings() -> None:
+    lines = [
+        f"{name}: {answer_of(machine, *found, checks=findings.checks_made(machine))}"
+        for name, (machine, found) in ANSWERS.items()
+    ]
+    assert_golden("answers of inspections", "\n".join([*lines, ""]))
 
 
 MANY = [
