@@ -1,18 +1,20 @@
 """Write the pages that follow from the code: `python -m tests.pages.generate`. A test compares them."""
 
+import csv
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 
 from gputopo import pages
-from gputopo.captures import read_bundled, reading
-from gputopo.cli.commands import COMMANDS, options_of_command
-from gputopo.cli.run.aliases import OWN_SHORT, switches
+from gputopo.captures import read_bundled, readable
+from gputopo.cli import COMMANDS, options_of_command
 from gputopo.findings import WATCHES, Rule, find, rules
 from gputopo.prediction import ProgramConstants, program_names, require_program
 from gputopo.report.check_commands import check_command
-from gputopo.report.pictures.topology import topology_picture
+from gputopo.report.pictures import topology_picture
 from gputopo.runs.verdict import CAUSES, PARTS
 from gputopo.values.index_ranges import natural
 from gputopo.values.option import Declared
@@ -69,10 +71,16 @@ def options() -> str:
             if listed
         ]
         commands.append(f"## {command}\n\n{place.summary}\n\n" + "\n".join(themes))
-    short = ", ".join(
-        f"`{flag}`: `{' '.join(yes)}`" for flag, (yes, _) in list(switches().items())[:OWN_SHORT]
-    )
+    short = ", ".join(f"`{flag}`: `{words}`" for flag, words in short_forms().items())
     return f"# options: options of every command\n\nShort forms: {short}.\n\n" + "\n".join(commands)
+
+
+def short_forms() -> dict[str, str]:
+    """Return the short forms of gputopo's own options, which stand before the flags of other programs."""
+    table = resources.files("gputopo.reference.data").joinpath("other_flags.csv")
+    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+    own = takewhile(lambda row: row["flags"] != "--use-fp16", rows)
+    return {row["flags"]: row["means"] for row in own}
 
 
 def _option(one: Declared) -> tuple[str, str, str]:
@@ -163,7 +171,7 @@ def formats() -> str:
     """Return the page of the formats, with a row for each that the code reads; its other text as it is."""
     page = (_PAGES / "formats.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_INPUTS)
-    rows = reading.readable()
+    rows = readable()
     return above + _table(("input", "what is read"), rows) + "\n" + below.partition("\n\n")[2]
 
 
