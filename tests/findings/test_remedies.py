@@ -41,6 +41,7 @@ OPERATOR = "report it to the operator of the host"
         ("NVIDIA RTX A6000", "none", COOLED["card"], RESEATED["card"]),
         ("NVIDIA GeForce RTX 4090", None, COOLED["card"], RESEATED["card"]),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None, COOLED["notebook"], RESEATED["notebook"]),
+        ("Quadro T2000 Mobile", None, COOLED["notebook"], RESEATED["notebook"]),
         ("NVIDIA GeForce RTX 2080 with Max-Q Design", None, COOLED["notebook"], RESEATED["notebook"]),
         ("NVIDIA H100 80GB HBM3", "kvm", OPERATOR, RESEATED["module"]),
         ("NVIDIA GeForce RTX 4090", "kvm", OPERATOR, OPERATOR),
