@@ -229,6 +229,7 @@ def test_a_lost_loss_is_reported_once_with_the_step_it_began() -> None:
     assert says.startswith("The loss is not a number from step 3 on")
     in_warmup = summarise([EVENTS[0], step(0, [(0, 1)], loss=None), *steps])
     assert in_warmup.says[0].startswith("The loss is not a number from the warm-up on")
+    assert in_warmup.warmup_steps == 1
 
 
 @given(st.integers(0, len(EVENTS)), st.integers(0, len(EVENTS)))
