@@ -85,7 +85,7 @@ def known(group: Iterable[Gpu], path: str) -> dict[int, Any]:
     return {gpu.index: value for gpu in group if (value := read(gpu)) is not None}
 
 
-def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> FactDifference | None:
+def differences(group: Sequence[Gpu], path: str, noise: float) -> FactDifference | None:
     """Compare a fact between GPUs of one model. Return None if all GPUs that report it agree.
 
     `noise`: values within this share of the common value are the same.

@@ -178,12 +178,7 @@ def rates(machine: Machine) -> Iterator[Fault]:
             others = max((other for at, other in known.items() if at != place), default=0.0)
             evidence = {"rate_gbit_per_s": rate, "max_rate_gbit_per_s": top, "lanes": port.lanes}
             severity: Severity
-            if (
-                compared is not None
-                and compared.common is not None
-                and rate < compared.common
-                and place in compared.odd
-            ):
+            if compared is not None and compared.common is not None and rate < compared.common:
                 words, severity = f"{_gbit(compared.common)} on {compared.others} similar ports", "warning"
                 evidence["peers_gbit_per_s"] = compared.common
             elif port.lanes is not None and port.lanes <= NARROW_LANES.value:

@@ -38,38 +38,11 @@ _OUTLIER = 3.0  # in deviations: a larger difference counts as this much
 _NAMING = ("model", "batch_per_gpu", "precision", "variable_update", "ps_device", "all_reduce")
 
 
-def box_of(
-    machine: str | None, runs: Iterable[Measurement], bandwidths: Iterable[Saved] = (), elsewhere: int = 0
-) -> Box:
-    """Return the history of a machine from its measurements, in any order."""
-    ordered = sorted(runs, key=lambda run: run.time_s or 0.0)
-    saved = sorted(bandwidths, key=lambda bandwidth: bandwidth.saved_at)
-    series = (*_of_runs(ordered), *_of_links(saved))
-    events = tuple(_events(ordered, saved))
-    changes, low = [], []
-    for measured in series:
-        if (change := change_of(measured)) is not None:
-            before = max(point.time_s for point in measured.points if point.time_s < change.since_s)
-            with_events = tuple(event.says for event in events if before < event.time_s <= change.since_s)
-            changes.append(msgspec.structs.replace(change, with_events=with_events))
-        elif (last := low_last(measured)) is not None:
-            low.append(last)
-    return Box(
-        machine=machine,
-        runs=tuple(ordered),
-        series=series,
-        changes=tuple(sorted(changes, key=lambda change: -change.percent)),
-        to_repeat=tuple(sorted(low, key=lambda last: -last.percent)),
-        events=events,
-        elsewhere=elsewhere,
-    )
-
-
 def history_of_box(machine: Machine, runs: Iterable[Past], bandwidths: Iterable[Saved]) -> Box:
     """Return the history of a machine. `runs`: latest first, also of other machines, which are counted."""
     stored, key, name = list(runs), fingerprint(machine), machine_name(machine)
     gpus = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
-    measured = [
+    measured = (
         of_result(
             run.result,
             source=run.folder,
@@ -80,8 +53,28 @@ def history_of_box(machine: Machine, runs: Iterable[Past], bandwidths: Iterable[
         )
         for run in reversed(stored)
         if run.fingerprint == key
-    ]
-    return box_of(name, measured, bandwidths, len(stored) - len(measured))
+    )
+    ordered = sorted(measured, key=lambda run: run.time_s or 0.0)
+    saved = sorted(bandwidths, key=lambda bandwidth: bandwidth.saved_at)
+    series = (*_of_runs(ordered), *_of_links(saved))
+    events = tuple(_events(ordered, saved))
+    changes, low = [], []
+    for curve in series:
+        if (change := change_of(curve)) is not None:
+            before = max(point.time_s for point in curve.points if point.time_s < change.since_s)
+            with_events = tuple(event.says for event in events if before < event.time_s <= change.since_s)
+            changes.append(msgspec.structs.replace(change, with_events=with_events))
+        elif (last := low_last(curve)) is not None:
+            low.append(last)
+    return Box(
+        machine=name,
+        runs=tuple(ordered),
+        series=series,
+        changes=tuple(sorted(changes, key=lambda change: -change.percent)),
+        to_repeat=tuple(sorted(low, key=lambda last: -last.percent)),
+        events=events,
+        elsewhere=len(stored) - len(ordered),
+    )
 
 
 def change_of(series: Series) -> Worsening | None:

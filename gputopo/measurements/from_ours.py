@@ -67,7 +67,7 @@ def of_result(
         machine=machine,
         cpu=cpu,
         gpu=" + ".join(names) or ("CPU device" if result.backend == "cpu" else None),
-        gpus=numbers if len(numbers) == len(result.devices) else (),
+        gpus=numbers,
         n_gpus=len(result.devices) or len(job.devices) or 1,
         backend=result.backend,
         model=job.model or "unknown",

@@ -51,14 +51,13 @@ def judge_input(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputV
     return judge_waiting(share, rate)
 
 
-def judge_rates(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
+def judge_rates(input_rate: float, training_rate: float, how: str) -> InputVerdict:
     """Compare the input by itself with training by itself, both in images/sec.
 
     The training uses synthetic data on the devices. `how`: words for how that training computed.
     """
     headroom = input_rate / training_rate
-    alone = f"training alone ({how})" if how else "training alone"
-    rates = f"{input_rate:,.1f} images/sec against {training_rate:,.1f} of {alone}"
+    rates = f"{input_rate:,.1f} images/sec against {training_rate:,.1f} of training alone ({how})"
     if headroom < 1 - NOISE:
         lost = 100 * (1 - headroom)
         return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f}% less.")

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -56,17 +56,17 @@ def of(found: Fleet, id: str) -> list[HostFinding]:
     return [finding for finding in found.findings if finding.id == id]
 
 
-@pytest.mark.parametrize(("scenario", "count"), [("7gforce", 2), ("dgx1", 5), ("four", 2), ("sixteen", 5)])
+@pytest.mark.parametrize(("scenario", "count"), [("7gforce", 2), ("dgx1", 3), ("sixteen", 3)])
 def test_equal_hosts_are_one_kind_of_which_none_is_odd(scenario: str, count: int) -> None:
     found = fleet_of(machine_of(scenario), count, {})
     assert (found.findings, found.outliers, found.unread) == ((), (), ())
     assert [len(kind.hosts) for kind in found.kinds] == [count]
 
 
-@pytest.mark.parametrize("fault", [*SEEN[::4], "no_privileges"])
+@pytest.mark.parametrize("fault", [*SEEN[::5], "no_privileges"])
 def test_each_fault_names_its_hosts_and_gpu_and_no_other(fault: str) -> None:
     machine, broken_one = machine_of(home(fault)), with_fault(home(fault), fault)
-    found = fleet_of(machine, 6, dict.fromkeys((0, 4), broken_one))
+    found = fleet_of(machine, 5, dict.fromkeys((0, 4), broken_one))
     assert accused(found) == {"n0", "n4"}
     # A host of which less can be read does not differ for that.
     assert set(found.outliers) == (set() if fault == "no_privileges" else {"n0", "n4"})
@@ -83,6 +83,7 @@ def test_load_and_idle_links_make_no_host_differ(fault: str) -> None:
     assert of(found, "fleet.differs") == of(found, "fleet.split") == []
 
 
+@settings(max_examples=6)
 @given(
     st.integers(2, 9),
     st.lists(st.sampled_from(ON_FOUR), max_size=2, unique=True),
@@ -160,11 +161,10 @@ def shifted(machine: Machine, by: int = 0x10) -> Machine:
     return schema.decode(text, Machine, origin="a test")
 
 
-@pytest.mark.parametrize("scenario", ["dgx1", "sixteen"])
-def test_other_bus_numbers_accuse_nobody_and_hide_no_fault(scenario: str) -> None:
-    machine = machine_of(scenario)
-    assert fleet_of(machine, 4, {2: shifted(machine)}).findings == ()
-    found = fleet_of(machine, 4, {2: shifted(with_fault(scenario, "x1_riser"))})
+def test_other_bus_numbers_accuse_nobody_and_hide_no_fault() -> None:
+    machine = machine_of("dgx1")
+    assert fleet_of(machine, 3, {2: shifted(machine)}).findings == ()
+    found = fleet_of(machine, 3, {2: shifted(with_fault("dgx1", "x1_riser"))})
     assert set(found.outliers) == {"n2"}
     gpus = {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus}
     assert gpus == {GPU}
@@ -192,27 +192,27 @@ def test_half_of_four_hosts_are_no_majority() -> None:
     ("change", "words"),
     [
         (boxes.host(kernel="6.8.0"), "host: kernel 6.8.0"),
-        (boxes.host(acs="on"), "host: ACS on (off on its 4 peers)"),
-        (boxes.driver(version="535.1"), "driver: version 535.1 (550.163.01 on its 4 peers)"),
-        (boxes.gpu(1, numa_node=1), "GPU 1: NUMA node 1 (0 on its 4 peers)"),
+        (boxes.host(acs="on"), "host: ACS on (off on its 2 peers)"),
+        (boxes.driver(version="535.1"), "driver: version 535.1 (550.163.01 on its 2 peers)"),
+        (boxes.gpu(1, numa_node=1), "GPU 1: NUMA node 1 (0 on its 2 peers)"),
         (
             boxes.gpu(1, vbios_version="92.00.19.00.09"),
-            "GPU 1: VBIOS version 92.00.19.00.09 (92.00.19.00.01 on its 4 peers)",
+            "GPU 1: VBIOS version 92.00.19.00.09 (92.00.19.00.01 on its 2 peers)",
         ),
-        (boxes.every_gpu(persistence_mode=False), "GPUs 0-3: persistence mode off (on on its 4 peers)"),
+        (boxes.every_gpu(persistence_mode=False), "GPUs 0-3: persistence mode off (on on its 2 peers)"),
         (
             boxes.gpu(1, clocks_mhz={"sm": {"application": 900}}),
-            "GPU 1: SM clock application 900 MHz (1095 MHz on its 4 peers)",
+            "GPU 1: SM clock application 900 MHz (1095 MHz on its 2 peers)",
         ),
         (
             boxes.pair(0, 1, p2p_read="CHIPSET_NOT_SUPPORTED"),
-            "GPUs 0 and 1: peer read CHIPSET_NOT_SUPPORTED (OK on its 4 peers)",
+            "GPUs 0 and 1: peer read CHIPSET_NOT_SUPPORTED (OK on its 2 peers)",
         ),
     ],
 )
 def test_a_fact_of_one_host_is_said_beside_that_of_its_peers(change: boxes.Change, words: str) -> None:
     machine = machine_of("four")
-    found = fleet_of(machine, 5, {2: change(machine)})
+    found = fleet_of(machine, 3, {2: change(machine)})
     assert any(one.says.startswith(f"host n2: {words}") for one in of(found, "fleet.differs"))
     assert accused(found) == {"n2"}
 
@@ -231,7 +231,7 @@ def test_a_fact_of_one_host_is_said_beside_that_of_its_peers(change: boxes.Chang
 )
 def test_what_differs_by_nature_accuses_nobody(change: boxes.Change) -> None:
     machine = machine_of("four")
-    assert accused(fleet_of(machine, 5, {2: change(machine)})) == set()
+    assert accused(fleet_of(machine, 3, {2: change(machine)})) == set()
 
 
 def test_kinds_of_hosts_are_apart_and_named() -> None:
@@ -349,7 +349,7 @@ def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
 
 
 def test_the_document_is_read_as_it_was_written() -> None:
-    found = fleet_of(machine_of("dgx1"), 4, {1: with_fault("dgx1", "port_down")})
+    found = fleet_of(machine_of("dgx1"), 3, {1: with_fault("dgx1", "port_down")})
     assert schema.to_builtins(found)["schema"] == "gputopo.fleet/1"
     assert schema.decode(schema.encode(found), Fleet, origin="a test") == found
 

@@ -27,7 +27,6 @@ from tests.findings.watched import WORKING, find_watched, found, samples
         ("power.limit_overruled", "power_w.enforced_limit", 294.0, 293.9),
         ("thermal.memory_hot", "temperature_c.memory", 84, 85),
         ("memory.many_retired_pages", "retired_pages.single_bit", 59, 60),
-        ("pcie.errors", "pcie.aer", {"correctable": 480}, {"correctable": 481}),
     ],
 )
 def test_of_one_gpu(id: str, fact: str, inside: Any, outside: Any) -> None:

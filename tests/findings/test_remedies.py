@@ -12,7 +12,6 @@ from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import KernelEvent, Machine
 from gputopo.values.subject import MACHINE, Subject
 from tests.findings.boxes import Change, address, all_of, every_gpu, find, gpu, host, sound
-from tests.findings.faults import OF_A_GPU
 
 
 def remedy(machine: Machine, id: str) -> str:
@@ -42,6 +41,7 @@ OPERATOR = "report it to the operator of the host"
         ("NVIDIA RTX A6000", "none", COOLED["card"], RESEATED["card"]),
         ("NVIDIA GeForce RTX 4090", None, COOLED["card"], RESEATED["card"]),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None, COOLED["notebook"], RESEATED["notebook"]),
+        ("Quadro T2000 Mobile", None, COOLED["notebook"], RESEATED["notebook"]),
         ("NVIDIA GeForce RTX 2080 with Max-Q Design", None, COOLED["notebook"], RESEATED["notebook"]),
         ("NVIDIA H100 80GB HBM3", "kvm", OPERATOR, RESEATED["module"]),
         ("NVIDIA GeForce RTX 4090", "kvm", OPERATOR, OPERATOR),
@@ -55,16 +55,6 @@ def test_a_remedy_fits_the_slot_board_notebook_or_virtual_machine_that_a_gpu_is_
     assert cooled in remedy(hot, "throttle.hw_thermal_slowdown")
     replays = gpu(1, pcie={"replay_counter": 20_000, "replay_rollovers": 2})(machine)
     assert reseated in remedy(replays, "pcie.replays")
-
-
-@pytest.mark.parametrize("name", OF_A_GPU)
-def test_a_remedy_has_the_number_of_the_gpu_and_the_values(name: str) -> None:
-    for one in find(OF_A_GPU[name][0](2)(sound())):
-        words = set(re.split(r"[ ,;.()]", one.remedy or ""))
-        assert not words & {"WATTS", "DEFAULT_WATTS", "MAX_WATTS", "ECC_NOW", "NODE"}, one.remedy
-        assert "-i GPU" not in (one.remedy or "")
-        commands = re.findall(r"-i ([0-9A-Z][^ ,;).]*)", one.remedy or "")
-        assert set(commands) <= {"2"}, one.remedy
 
 
 @pytest.mark.parametrize(

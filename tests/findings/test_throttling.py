@@ -110,12 +110,6 @@ def test_a_card_that_slows_down_for_heat_is_reported_once() -> None:
     assert [finding.id for finding in found] == ["throttle.sw_thermal_slowdown"]
 
 
-def test_memory_at_its_limit_is_hot_and_below_it_is_not() -> None:
-    assert find(gpu(1, temperature_c={"memory": 84})(sound())) == ()
-    (found,) = find(gpu(1, temperature_c={"memory": 85})(sound()))
-    assert found.id == "thermal.memory_hot"
-
-
 @pytest.mark.parametrize(
     ("spent", "severity"),
     [

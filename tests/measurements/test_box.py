@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputopo.measurements import history_of_box
@@ -83,9 +83,9 @@ def test_a_fall_is_found_with_its_day_and_its_size(fall: float, noise: float) ->
 
 
 def found_of(make: Callable[[random.Random], list[float]]) -> int:
-    """Of 50 series, those with a change."""
+    """Of 30 series, those with a change."""
     chance = random.Random(3)
-    return sum(change_of(make(chance)) is not None for _ in range(50))
+    return sum(change_of(make(chance)) is not None for _ in range(30))
 
 
 @pytest.mark.parametrize(("place", "times"), [(0, 1.0), (-1, 0.7), (5, 0.6), (5, 1.4)])
@@ -100,7 +100,7 @@ def test_even_series_have_no_change_also_with_one_outlier(place: int, times: flo
 
 @pytest.mark.parametrize(
     ("low", "good", "noise", "least"),
-    [((5, 12), 0, 0.03, 45), ((5, 12), 1, 0.03, 42), ((3, 3), 0, 0.03, 35), ((3, 3), 1, 0.02, 44)],
+    [((5, 12), 0, 0.03, 27), ((5, 12), 1, 0.03, 25), ((3, 3), 0, 0.03, 20), ((3, 3), 1, 0.02, 26)],
 )
 def test_a_fall_by_a_tenth_is_found_in_most_series(
     low: tuple[int, int], good: int, noise: float, least: int
@@ -118,9 +118,10 @@ def test_few_measurements_have_none(values: list[float]) -> None:
     assert rated([10.0, 10.0, 1.0]).to_repeat == ()
 
 
+@example(100.0, 0.029)
 @given(st.floats(0.1, 1e4), st.floats(0.0, 0.0297))
 def test_a_difference_that_two_runs_may_have_is_none(value: float, fall: float) -> None:
-    assert change_of([value] * 5 + [value * (1 - fall)] * 5) is None
+    assert change_of([value] * 20 + [value * (1 - fall)] * 20) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from gputopo.runs import Judgement, RecentSteps, Reports, Summary
 from gputopo.values.run.bounded import RECENT_STEPS
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged
 from gputopo.values.run.verdict import Cause, Causes, Verdict
-from tests.invented_runs import BEGAN_S
+from tests.invented_runs import BEGAN_S, gpu_devices
 from tests.kit.drills.box import Trainer, slower
 
 
@@ -38,15 +38,16 @@ def test_a_slow_device_is_reported_once_within_100_steps_and_the_end_adds_nothin
 
 
 def test_what_becomes_slow_and_even_again_late_in_a_long_run_is_reported_once_each() -> None:
-    trainer = Trainer(slow={2: lambda step: 1 / 0.9 if 300 <= step < 450 else 1.0}, seed=2)
-    changes = [(step, one) for step, one in reported(trainer, 600) if isinstance(one, Anomaly | AnomalyOver)]
+    slow_then = {1: lambda step: 1 / 0.9 if 300 <= step < 400 else 1.0}
+    trainer = Trainer(devices=gpu_devices(2), slow=slow_then, seed=2)
+    changes = [(step, one) for step, one in reported(trainer, 540) if isinstance(one, Anomaly | AnomalyOver)]
     (slow_at, slow), (over_at, over) = changes
     assert isinstance(slow, Anomaly)
     assert "slower than its peers since about step" in slow.says
     assert 300 < slow_at <= 400
     assert isinstance(over, AnomalyOver)
-    assert over.says.startswith("GPU 2 is no longer slower than its peers since about step ")
-    assert 450 < over_at <= 575
+    assert over.says.startswith("GPU 1 is no longer slower than its peers since about step ")
+    assert 400 < over_at <= 540
 
 
 def test_an_even_run_reports_nothing_but_that() -> None:

@@ -126,7 +126,8 @@ def test_runs_of_one_job_count_once_by_their_median() -> None:
 ANOMALY = Anomaly(
     time_s=0.0, tower=0, part="compute", percent_under=9.0, percent_under_low=7.0, confidence=0.99, says=""
 )
-NOISY = msgspec.structs.replace(there(run(MACHINE, "vgg16").throughput), uncertainty=1e3)
+USUAL = there(run(MACHINE, "vgg16").throughput)
+NOISY = msgspec.structs.replace(USUAL, uncertainty=0.03 * USUAL.mean)
 
 
 @pytest.mark.parametrize(

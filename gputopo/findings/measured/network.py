@@ -125,17 +125,6 @@ class NetworkVerdict(NamedTuple):
     slow: SlowEnds[str]
 
 
-def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = None) -> NetworkVerdict:
-    """Return what explains the slow ones of GB/s from host to host.
-
-    `best`: the rates that are compared with the fast one of `rates`, if they are others.
-    """
-    fast = fastest(rates.values())
-    shares = {pair: rate / fast for pair, rate in (best or rates).items()}
-    slow = {pair for pair, share in shares.items() if share < SLOW.value}
-    return NetworkVerdict(fast, shares, slow_ends(slow, shares))
-
-
 @check(FAILED)
 def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
@@ -157,7 +146,10 @@ def slow(machine: Machine) -> Iterator[Fault]:
         return
     hosts = sorted({host for pair in rates for host in pair})
     are_two = len(hosts) == 2  # none of which is compared with others
-    explained = verdict(rates, best)
+    fast = fastest(rates.values())
+    shares = {pair: rate / fast for pair, rate in best.items()}
+    behind = {pair for pair, share in shares.items() if share < SLOW.value}
+    explained = NetworkVerdict(fast, shares, slow_ends(behind, shares))
     yield from _of_hosts(explained)
     if explained.slow.pairs:
         why = "the sender or the receiver" if are_two else "both ends are fast with others"

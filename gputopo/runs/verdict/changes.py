@@ -47,8 +47,8 @@ def parts(values: Sequence[float], size: int = 1) -> list[Span]:
 def lost_bounds(
     values: Sequence[float],
     chance: float,
-    pattern: tuple[float, float] | None = None,
-    others: Sequence[Sequence[float]] = (),
+    pattern: tuple[float, float] | None,
+    others: Sequence[Sequence[float]],
 ) -> Interval | None:
     """Return the mean of the time lost, with bounds; None for fewer than two values.
 
