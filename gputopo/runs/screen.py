@@ -13,7 +13,7 @@ few to fit a slope, so a cause explains at most what it can cost by physics.
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median, median_high
+from statistics import fmean, median, median_high, stdev
 from typing import NamedTuple
 
 import msgspec
@@ -27,7 +27,7 @@ from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.words import at_least
 from gputopo.values.run.bounded import known_middle
 from gputopo.values.run.events import Device, Event, Sample, Step
-from gputopo.values.run.noise import lead
+from gputopo.values.run.noise import lead, students_t
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.result import DeviceResult
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
@@ -305,7 +305,17 @@ def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
 def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Under | None:
     """Return how far a device is below the last screen; None if that has no such runs.
 
-    Compared as with a peer, round by round, although the rounds of two screens have nothing in common.
+    Uses Student's t of the runs of both screens: they are not paired by rounds, as devices of one screen are.
     """
     then = {} if last is None else _alone(last.runs, number)
-    return _in_percent(*lead([*then.values()], [*now.values()])) if then else None
+    if not then:
+        return None
+    both = [[math.log(series.images_per_sec) for series in runs.values()] for runs in (then, now)]
+    lost = median(both[0]) - median(both[1])
+    freedom = len(then) + len(now) - 2
+    if min(map(len, both)) < 2:
+        return Under(percent=_lost(lost))
+    within = median(series.noise for series in (*then.values(), *now.values()))
+    pooled = math.sqrt(sum((len(series) - 1) * stdev(series) ** 2 for series in both) / freedom)
+    error = max(pooled, within) * math.sqrt(sum(1 / len(series) for series in both))
+    return _in_percent(lost, students_t(freedom, CHANCE) * error)
