@@ -52,7 +52,10 @@ def test_an_xid_is_read_with_its_time(form: str) -> None:
     assert event.text.endswith("GPU has fallen off the bus.")
 
 
-@pytest.mark.parametrize(("form", "name"), in_turn(PREFIXES, ["topo", "lspci -tv", "nvlink -s"]))
+BESIDE = ("dmesg", "journalctl -k", "kern.log, ISO", "bare")
+
+
+@pytest.mark.parametrize(("form", "name"), in_turn(BESIDE, ["topo", "lspci -tv", "nvlink -s"]))
 def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: str, form: str) -> None:
     bare = read_text(ALL[name], origin="log")
     for text in (f"{ALL[name]}\n{PREFIXES[form][0]}{XID_79}\n", f"{PREFIXES[form][0]}{XID_79}\n{ALL[name]}"):
@@ -126,22 +129,26 @@ def test_each_error_is_read(message: str) -> None:
     assert (event.kind, event.code, event.severity, event.pci_address) == LINES[message]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Linux version 6.5.0 (gcc)",
-        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
-        "NVRM: GPU at PCI:0000:05:00: GPU-11111111-2222-3333-4444-555555555555",
-        "nvidia 0000:05:00.0:   device [10de:2204] error status/mask=00000001/0000a000",
-        "nvidia 0000:05:00.0:    [ 0] RxErr                  (First)",
-        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 1 Engine instance 30",
-        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}",
-        "pcieport 0000:00:02.0: AER: enabled with IRQ 26",
-        "EXT4-fs error (device sda1): none of a GPU",
-    ],
+OTHER_LINES = (
+    "Linux version 6.5.0 (gcc)",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+    "NVRM: GPU at PCI:0000:05:00: GPU-11111111-2222-3333-4444-555555555555",
+    "nvidia 0000:05:00.0:   device [10de:2204] error status/mask=00000001/0000a000",
+    "nvidia 0000:05:00.0:    [ 0] RxErr                  (First)",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 1 Engine instance 30",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}",
+    "pcieport 0000:00:02.0: AER: enabled with IRQ 26",
+    "EXT4-fs error (device sda1): none of a GPU",
+    "NVRM: Try unloading the conflicting kernel module (and/or",
+    "NVRM: reconfigure your kernel), try",
+    "NVRM: again.",
+    "NVRM: the NVIDIA kernel module is unloaded.",
 )
-def test_other_lines_of_the_kernel_are_no_errors_and_not_listed(message: str) -> None:
-    machine = read_text(f"[  1.000000] {message}\n" * 3, origin="log")
+
+
+def test_other_lines_of_the_kernel_are_no_errors_and_not_listed() -> None:
+    text = "".join(f"[  1.000000] {message}\n" for message in OTHER_LINES)
+    machine = read_text(text, origin="log")
     assert (machine.kernel_events, machine.unread) == ((), ())
 
 
@@ -162,10 +169,10 @@ SEVERAL_LINES = {
 }
 
 
-@pytest.mark.parametrize("message", SEVERAL_LINES)
-@pytest.mark.parametrize(
-    "stamp", ["[ 1.000000] ", "11\u6708 16 11:33:45 box kernel: ", "nov. 16 11:33:45 box kernel: "]
-)
+STAMPS = ("[ 1.000000] ", "11\u6708 16 11:33:45 box kernel: ", "nov. 16 11:33:45 box kernel: ")
+
+
+@pytest.mark.parametrize(("message", "stamp"), in_turn(SEVERAL_LINES, STAMPS))
 def test_a_message_of_several_lines_is_one(message: str, stamp: str) -> None:
     (event,) = events("".join(f"{stamp}{line}\n" for line in message.splitlines()))
     assert (event.kind, SEVERAL_LINES[message][1] in event.text) == (SEVERAL_LINES[message][0], True)
@@ -216,15 +223,6 @@ def test_a_warning_of_nvidia_smi_about_the_inforom_is_an_event_of_its_gpu() -> N
     (event,) = machine.kernel_events
     assert (event.text, event.pci_address) == ("infoROM is corrupted", "0000:05:00.0")
     assert len(machine.gpus) == 3
-
-
-def test_remarks_of_the_module_are_no_errors() -> None:
-    text = (
-        "NVRM: Try unloading the conflicting kernel module (and/or\nNVRM: reconfigure your kernel), try\n"
-        "NVRM: again.\nNVRM: loading NVIDIA UNIX Kernel Module\nNVRM: the NVIDIA kernel module is unloaded.\n"
-    )
-    machine = read_text(text, origin="log")
-    assert (machine.kernel_events, machine.unread) == ((), ())
 
 
 def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
