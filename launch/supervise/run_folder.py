@@ -80,7 +80,7 @@ def check_output(folder: str | Path | None) -> None:
         raise _taken(output, written)
 
 
-def create(
+def create_run_folder(
     output: str | Path | None, *, spec: RunSpec | ProgramSpec, plan: Plan, machine: Machine | None
 ) -> RunFolder:
     """Create the folder of a run, with the files that are known before it starts.

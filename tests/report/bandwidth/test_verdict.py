@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.captures import load, read_text
-from gputopo.cli.bandwidth import with_expected
+from gputopo.copies import with_expectations
 from gputopo.findings import fails, find_bandwidth
 from gputopo.report import bandwidth_document, document_markdown, document_text
 from gputopo.values.bandwidth import Kind, Sample
@@ -70,7 +70,7 @@ def of_nvbandwidth(model: str, count: int, tests: Mapping[str, Rates]) -> Machin
 
 def judged(machine: Machine) -> tuple[Machine, tuple[Finding, ...]]:
     machine = as_read(machine)
-    machine = replace(machine, bandwidth=with_expected(machine, there(machine.bandwidth)))
+    machine = replace(machine, bandwidth=with_expectations(there(machine.bandwidth), machine))
     return machine, find_bandwidth(machine)
 
 
