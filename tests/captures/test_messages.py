@@ -101,6 +101,7 @@ def test_an_error_next_to_any_text_is_found_and_hides_nothing(message: str, name
     id_, remedy = MESSAGES[message]
     assert (found.id, found.severity != "info", remedy in there(found.remedy)) == (id_, True, True)
     assert (machine.gpus, machine.links, machine.unread) == (bare.gpus, bare.links, bare.unread)
+    assert sum(of.not_understood for of in machine.lines) == len(bare.unread)
 
 
 def machine_status(machine: Machine) -> str:
