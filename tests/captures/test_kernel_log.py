@@ -130,7 +130,20 @@ def test_each_error_is_read(message: str) -> None:
 
 
 OTHER_LINES = (
-    "Linux version 6.5.0 (gcc)",
+    "Linux version 5.15.0-91-generic (buildd@lcy02) (gcc 11.4.0) #101-Ubuntu SMP",
+    "Command line: BOOT_IMAGE=/boot/vmlinuz root=UUID=x ro quiet",
+    "Early memory node ranges",
+    "  node   0: [mem 0x0000000000001000-0x000000000009ffff]",
+    "NUMA: Node 0 [mem 0x00000000-0xbfffffff] + [mem 0x100000000-0x43fffffff]",
+    "smpboot: CPU0: AMD EPYC 7542 32-Core Processor (family: 0x17, model: 0x31)",
+    "pci 0000:01:00.0: [10de:2204] type 00 class 0x030000",
+    "pci 0000:01:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
+    "0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
+    "nvidia-nvlink: Nvlink Core is being initialized, major device number 510",
+    "nvidia 0000:01:00.0: vgaarb: changed VGA decodes: olddecodes=io+mem,decodes=none:owns=none",
+    "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  535.104.05",
+    "[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver",
+    "[drm] Initialized nvidia-drm 0.0.0 20160202 for 0000:01:00.0 on minor 0",
     "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
     "NVRM: GPU at PCI:0000:05:00: GPU-11111111-2222-3333-4444-555555555555",
     "nvidia 0000:05:00.0:   device [10de:2204] error status/mask=00000001/0000a000",
@@ -149,7 +162,7 @@ OTHER_LINES = (
 def test_other_lines_of_the_kernel_are_no_errors_and_not_listed() -> None:
     text = "".join(f"[  1.000000] {message}\n" for message in OTHER_LINES)
     machine = read_text(text, origin="log")
-    assert (machine.kernel_events, machine.unread) == ((), ())
+    assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
 
 
 SEVERAL_LINES = {
@@ -283,33 +296,6 @@ def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stam
     bare = read_text(ALL[name], origin="log")
     assert (machine.gpus, machine.links) == (bare.gpus, bare.links)
     assert [event.code for event in machine.kernel_events] == [79]
-
-
-def test_a_log_of_a_boot_is_a_kernel_log() -> None:
-    text = "".join(
-        f"[    0.{number:06}] {message}\n"
-        for number, message in enumerate(
-            [
-                "Linux version 5.15.0-91-generic (buildd@lcy02) (gcc 11.4.0) #101-Ubuntu SMP",
-                "Command line: BOOT_IMAGE=/boot/vmlinuz root=UUID=x ro quiet",
-                "Early memory node ranges",
-                "  node   0: [mem 0x0000000000001000-0x000000000009ffff]",
-                "NUMA: Node 0 [mem 0x00000000-0xbfffffff] + [mem 0x100000000-0x43fffffff]",
-                "smpboot: CPU0: AMD EPYC 7542 32-Core Processor (family: 0x17, model: 0x31)",
-                "pci 0000:01:00.0: [10de:2204] type 00 class 0x030000",
-                "pci 0000:01:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
-                "0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
-                "nvidia-nvlink: Nvlink Core is being initialized, major device number 510",
-                "nvidia 0000:01:00.0: vgaarb: changed VGA decodes: olddecodes=io+mem,decodes=none:owns=none",
-                "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
-                "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  535.104.05",
-                "[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver",
-                "[drm] Initialized nvidia-drm 0.0.0 20160202 for 0000:01:00.0 on minor 0",
-            ]
-        )
-    )
-    machine = read_text(text, origin="log")
-    assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
 
 
 def test_errors_of_one_kind_are_counted() -> None:
