@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import JOB, host_of
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.placement.devices import cannot_listen
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome
-from gputopo.values.run.device_names import JOB, host_of
 from gputopo.values.run.events import HostExchange, Silent, Step
 from gputopo.values.run.names import read
 from gputopo.values.run.spec import RunSpec

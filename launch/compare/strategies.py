@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Hosts
+from gputopo.launch.device_names import host_of
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.train.graph_step import OF_HOST, GraphStep
@@ -21,7 +22,6 @@ from gputopo.launch.train.placement.devices import HOST, home, require_device
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
 from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
-from gputopo.values.run.device_names import host_of
 from gputopo.values.run.names import MULTI_WORKER, StrategyName, read
 from gputopo.values.run.spec import RunSpec
 

@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from gputopo import planner
+from gputopo.launch.device_names import host_names, rank_of_place
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.site import Site
 from gputopo.launch.target import Target
@@ -27,7 +28,6 @@ from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.device_names import host_names, rank_of_place
 from gputopo.values.run.plan import (
     CPU_DEVICES,
     HOST_PS,

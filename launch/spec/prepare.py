@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.launch.device_names import device_name, host_names, rank_of, rank_of_place
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.model_names import data_of, model_for
 from gputopo.launch.spec.recipes import Recipe, model_recipe
@@ -27,7 +28,6 @@ from gputopo.values.run.batches import (
     require_one_each,
     shares,
 )
-from gputopo.values.run.device_names import device_name, host_names, rank_of, rank_of_place
 from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
 from gputopo.values.run.names import MULTI_WORKER

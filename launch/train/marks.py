@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled  # has no public name
 
+from gputopo.launch.device_names import device_name, host_of, rank_of
 from gputopo.launch.train.host_clocks import HostClocks
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.placements import Placement
-from gputopo.values.run.device_names import device_name, host_of, rank_of
 from gputopo.values.run.events import Device
 
 Tensor = Any

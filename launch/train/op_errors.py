@@ -2,9 +2,9 @@
 
 import re
 
+from gputopo.launch.device_names import JOB, rank_of
 from gputopo.launch.failure import NCCL_REMEDY
 from gputopo.launch.train.user_lines import line_in
-from gputopo.values.run.device_names import JOB, rank_of
 
 _LONGEST = 300  # characters of a cause; TensorFlow's messages can contain a whole graph
 # Lines before the line with the cause: headings, and the Python lines that made the node.

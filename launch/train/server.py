@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputopo.launch.device_names import JOB
 from gputopo.launch.train.parent import end_for_parent
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
-from gputopo.values.run.device_names import JOB
 from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, encode_line
 from gputopo.values.run.spec import RunSpec
 

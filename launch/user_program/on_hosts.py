@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gputopo.launch.device_names import host_names
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.joining import address_of_leader
 from gputopo.launch.hosts.messages import RunEnd
@@ -23,7 +24,6 @@ from gputopo.probes import interface_of
 from gputopo.report import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
-from gputopo.values.run.device_names import host_names
 from gputopo.values.run.events import Noticed, RankFailed
 from gputopo.values.run.program import ProgramPart
 

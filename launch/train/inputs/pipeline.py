@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
+from gputopo.launch.device_names import host_of
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.train.inputs.fed import Batch, Maker
 from gputopo.launch.train.inputs.preprocessing import Preprocessing
 from gputopo.launch.train.inputs.records import BadRecords, untuned
 from gputopo.launch.train.inputs.source import rows_of
 from gputopo.values.errors import InputError
-from gputopo.values.run.device_names import host_of
 from gputopo.values.run.spec import RunSpec
 
 Dataset = Any

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import host_of
 from gputopo.launch.models.layers import Stream, TowerRows, integers, normal
 from gputopo.launch.train.inputs.fed import (
     Batch,
@@ -22,7 +23,6 @@ from gputopo.launch.train.inputs.fed import (
 from gputopo.launch.train.inputs.records import untuned
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, own_rows
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.values.run.device_names import host_of
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from gputopo.launch.device_names import short_name
 from gputopo.values.errors import HardwareError
-from gputopo.values.run.device_names import short_name
 from gputopo.values.run.spec import RunSpec
 
 T = TypeVar("T")

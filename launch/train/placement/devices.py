@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.host_place import CPUS
@@ -18,7 +19,6 @@ from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow, missing_libraries
 from gputopo.values.run.all_reduce import COLLECTIVES, parse
-from gputopo.values.run.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.values.run.spec import RunSpec
 
 HOST = "/CPU:0"  # reads the time and adds up losses

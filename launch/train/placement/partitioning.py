@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from gputopo.launch.device_names import rank_of
 from gputopo.topology import Groups
-from gputopo.values.run.device_names import rank_of
 from gputopo.workload import chunk_count, spread_by_size
 
 UNIT = 32

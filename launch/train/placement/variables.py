@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.device_names import rank_of
 from gputopo.launch.models.layers import Stream
 from gputopo.launch.models.model import Model
 from gputopo.launch.train.placement.cut_variables import create_cut
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.methods import moved_together
 from gputopo.launch.train.stepper import VariableSets
-from gputopo.values.run.device_names import rank_of
 
 Tensor = Any
 

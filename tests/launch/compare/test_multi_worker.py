@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from gputopo.launch.data import DataRequest, make_data
+from gputopo.launch.device_names import device_name
 from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle import newest_checkpoint
-from gputopo.values.run.device_names import device_name
 from gputopo.values.run.events import (
     Device,
     Evaluated,

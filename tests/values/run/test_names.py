@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.device_names import device_name, host_of, rank_of, short_name, task_name
 from gputopo.values.errors import UsageError
-from gputopo.values.run.device_names import device_name, host_of, rank_of, short_name, task_name
 from gputopo.values.run.events import Device
 from gputopo.values.run.names import STRATEGIES, read
 from gputopo.values.run.spec import RunSpec
