@@ -11,6 +11,7 @@ from gputopo.captures import merge, read_bytes, read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures.samples import ALL
+from tests.captures.smi.test_text import BOX
 
 
 @pytest.mark.parametrize(
@@ -71,12 +72,11 @@ MARKS: dict[str, Callable[[int, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_marked_capture_reads_as_the_bare_one(name: str) -> None:
-    bare = read(ALL[name])
-    for name_of_mark, mark in MARKS.items():
-        marked = "\n".join(mark(at, line) for at, line in enumerate(ALL[name].split("\n")))
-        assert read(marked) == bare, name_of_mark
+@pytest.mark.parametrize("text", [*ALL.values(), BOX], ids=[*ALL, "nvidia-smi -q"])
+def test_a_marked_capture_reads_as_the_bare_one(text: str) -> None:
+    bare = read(text)
+    for name, mark in MARKS.items():
+        assert read("\n".join(mark(at, line) for at, line in enumerate(text.split("\n")))) == bare, name
 
 
 @pytest.mark.parametrize("name", ALL)

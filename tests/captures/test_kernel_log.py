@@ -52,7 +52,10 @@ def test_an_xid_is_read_with_its_time(form: str) -> None:
     assert event.text.endswith("GPU has fallen off the bus.")
 
 
-@pytest.mark.parametrize(("form", "name"), in_turn(PREFIXES, ["topo", "lspci -tv", "nvlink -s"]))
+BESIDE = ("dmesg", "journalctl -k", "kern.log, ISO", "bare")
+
+
+@pytest.mark.parametrize(("form", "name"), in_turn(BESIDE, ["topo", "lspci -tv", "nvlink -s"]))
 def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: str, form: str) -> None:
     bare = read_text(ALL[name], origin="log")
     for text in (f"{ALL[name]}\n{PREFIXES[form][0]}{XID_79}\n", f"{PREFIXES[form][0]}{XID_79}\n{ALL[name]}"):
@@ -126,23 +129,40 @@ def test_each_error_is_read(message: str) -> None:
     assert (event.kind, event.code, event.severity, event.pci_address) == LINES[message]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Linux version 6.5.0 (gcc)",
-        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
-        "NVRM: GPU at PCI:0000:05:00: GPU-11111111-2222-3333-4444-555555555555",
-        "nvidia 0000:05:00.0:   device [10de:2204] error status/mask=00000001/0000a000",
-        "nvidia 0000:05:00.0:    [ 0] RxErr                  (First)",
-        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 1 Engine instance 30",
-        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}",
-        "pcieport 0000:00:02.0: AER: enabled with IRQ 26",
-        "EXT4-fs error (device sda1): none of a GPU",
-    ],
+OTHER_LINES = (
+    "Linux version 5.15.0-91-generic (buildd@lcy02) (gcc 11.4.0) #101-Ubuntu SMP",
+    "Command line: BOOT_IMAGE=/boot/vmlinuz root=UUID=x ro quiet",
+    "Early memory node ranges",
+    "  node   0: [mem 0x0000000000001000-0x000000000009ffff]",
+    "NUMA: Node 0 [mem 0x00000000-0xbfffffff] + [mem 0x100000000-0x43fffffff]",
+    "smpboot: CPU0: AMD EPYC 7542 32-Core Processor (family: 0x17, model: 0x31)",
+    "pci 0000:01:00.0: [10de:2204] type 00 class 0x030000",
+    "pci 0000:01:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
+    "0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
+    "nvidia-nvlink: Nvlink Core is being initialized, major device number 510",
+    "nvidia 0000:01:00.0: vgaarb: changed VGA decodes: olddecodes=io+mem,decodes=none:owns=none",
+    "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  535.104.05",
+    "[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver",
+    "[drm] Initialized nvidia-drm 0.0.0 20160202 for 0000:01:00.0 on minor 0",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+    "NVRM: GPU at PCI:0000:05:00: GPU-11111111-2222-3333-4444-555555555555",
+    "nvidia 0000:05:00.0:   device [10de:2204] error status/mask=00000001/0000a000",
+    "nvidia 0000:05:00.0:    [ 0] RxErr                  (First)",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 1 Engine instance 30",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}",
+    "pcieport 0000:00:02.0: AER: enabled with IRQ 26",
+    "EXT4-fs error (device sda1): none of a GPU",
+    "NVRM: Try unloading the conflicting kernel module (and/or",
+    "NVRM: reconfigure your kernel), try",
+    "NVRM: again.",
+    "NVRM: the NVIDIA kernel module is unloaded.",
 )
-def test_other_lines_of_the_kernel_are_no_errors_and_not_listed(message: str) -> None:
-    machine = read_text(f"[  1.000000] {message}\n" * 3, origin="log")
-    assert (machine.kernel_events, machine.unread) == ((), ())
+
+
+def test_other_lines_of_the_kernel_are_no_errors_and_not_listed() -> None:
+    text = "".join(f"[  1.000000] {message}\n" for message in OTHER_LINES)
+    machine = read_text(text, origin="log")
+    assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
 
 
 SEVERAL_LINES = {
@@ -162,10 +182,10 @@ SEVERAL_LINES = {
 }
 
 
-@pytest.mark.parametrize("message", SEVERAL_LINES)
-@pytest.mark.parametrize(
-    "stamp", ["[ 1.000000] ", "11\u6708 16 11:33:45 box kernel: ", "nov. 16 11:33:45 box kernel: "]
-)
+STAMPS = ("[ 1.000000] ", "11\u6708 16 11:33:45 box kernel: ", "nov. 16 11:33:45 box kernel: ")
+
+
+@pytest.mark.parametrize(("message", "stamp"), in_turn(SEVERAL_LINES, STAMPS))
 def test_a_message_of_several_lines_is_one(message: str, stamp: str) -> None:
     (event,) = events("".join(f"{stamp}{line}\n" for line in message.splitlines()))
     assert (event.kind, SEVERAL_LINES[message][1] in event.text) == (SEVERAL_LINES[message][0], True)
@@ -216,15 +236,6 @@ def test_a_warning_of_nvidia_smi_about_the_inforom_is_an_event_of_its_gpu() -> N
     (event,) = machine.kernel_events
     assert (event.text, event.pci_address) == ("infoROM is corrupted", "0000:05:00.0")
     assert len(machine.gpus) == 3
-
-
-def test_remarks_of_the_module_are_no_errors() -> None:
-    text = (
-        "NVRM: Try unloading the conflicting kernel module (and/or\nNVRM: reconfigure your kernel), try\n"
-        "NVRM: again.\nNVRM: loading NVIDIA UNIX Kernel Module\nNVRM: the NVIDIA kernel module is unloaded.\n"
-    )
-    machine = read_text(text, origin="log")
-    assert (machine.kernel_events, machine.unread) == ((), ())
 
 
 def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
@@ -285,33 +296,6 @@ def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stam
     bare = read_text(ALL[name], origin="log")
     assert (machine.gpus, machine.links) == (bare.gpus, bare.links)
     assert [event.code for event in machine.kernel_events] == [79]
-
-
-def test_a_log_of_a_boot_is_a_kernel_log() -> None:
-    text = "".join(
-        f"[    0.{number:06}] {message}\n"
-        for number, message in enumerate(
-            [
-                "Linux version 5.15.0-91-generic (buildd@lcy02) (gcc 11.4.0) #101-Ubuntu SMP",
-                "Command line: BOOT_IMAGE=/boot/vmlinuz root=UUID=x ro quiet",
-                "Early memory node ranges",
-                "  node   0: [mem 0x0000000000001000-0x000000000009ffff]",
-                "NUMA: Node 0 [mem 0x00000000-0xbfffffff] + [mem 0x100000000-0x43fffffff]",
-                "smpboot: CPU0: AMD EPYC 7542 32-Core Processor (family: 0x17, model: 0x31)",
-                "pci 0000:01:00.0: [10de:2204] type 00 class 0x030000",
-                "pci 0000:01:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
-                "0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
-                "nvidia-nvlink: Nvlink Core is being initialized, major device number 510",
-                "nvidia 0000:01:00.0: vgaarb: changed VGA decodes: olddecodes=io+mem,decodes=none:owns=none",
-                "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
-                "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  535.104.05",
-                "[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver",
-                "[drm] Initialized nvidia-drm 0.0.0 20160202 for 0000:01:00.0 on minor 0",
-            ]
-        )
-    )
-    machine = read_text(text, origin="log")
-    assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
 
 
 def test_errors_of_one_kind_are_counted() -> None:

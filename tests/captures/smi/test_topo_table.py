@@ -62,7 +62,7 @@ def test_any_style_of_paste_gives_the_cells_of_the_text(
     named = [f"  {nic}: rdma_{i}" for i, nic in enumerate(matrix.nics) if nic.startswith("NIC")]
     below = ["", *matrices.LEGEND, "", "NIC Legend:", "", *named] if legend else []
     text = [blank + ansi.format(header[len(blank) :]), *lines, *below]
-    whole = eol.join([*around[0], *(prefix + line for line in text), *around[1]])
+    whole = eol.join(prefix + line for line in (*around[0], *text, *around[1]))
     machine = read_text(whole, origin="paste")
     assert_same(machine, matrix)
     if named:

@@ -121,11 +121,8 @@ def test_what_means_unknown_is_no_value(fact: str, text: str, reason: str) -> No
     assert machine.missing[at_gpu(0, fact)] == reason
 
 
-@given(
-    st.sampled_from(sorted(LINES)),
-    st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl"])),
-)
+@given(st.sampled_from(sorted(LINES)), st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
 def test_any_text_gives_a_value_or_a_reason(fact: str, text: str) -> None:
-    machine = read(fact, f"{text} .")
+    machine = read(fact, text.strip() or "0")
     value: Any = smi.value(machine.gpus[0], fact)
     assert (value is None) == (at_gpu(0, fact) in machine.missing)
