@@ -100,7 +100,8 @@ def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: in
     looks = watch(hang_limits(60))
     looks.reported(done(pid, 1), 10.0)
     looks.reported(done(gone.pid, 1), 10.0)
-    looks.reported(*received([ended(pid)]), 20.0)
+    for report in received([ended(pid)]):
+        looks.reported(report, 20.0)
     assert looks.look(1000.0) is None  # the other cannot report its end any more
     looks.reported(done(pid, 1), 2000.0)
     assert looks.look(2059.0) is None
