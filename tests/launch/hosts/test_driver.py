@@ -191,7 +191,7 @@ def test_a_host_that_cannot_be_started_is_named_with_what_to_do_and_nobody_waits
     host: str, what: str, hint: str
 ) -> None:
     with pytest.raises(HardwareError, match=what) as refused:
-        driven.drives(f"localhost,{host}", "train,train")
+        driven.drives(f"localhost,{host}" if host == "refused" else host, "train,train")
     assert hint in refused.value.hint
 
 
