@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gputopo.launch.spec.env import program_env, worker_env
 from gputopo.launch.spec.host_place import HostPlace, place_near_gpus
-from gputopo.launch.supervise.cgroup import usable_cpus
+from gputopo.launch.supervise import usable_cpus
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES, Plan
 from gputopo.values.run.spec import Backend, RunSpec, Server

@@ -26,7 +26,7 @@ from gputopo.values.machine import Machine
 def resources_of(machine: Machine | None, address: str | None) -> Resources:
     """Return what a plan needs besides the machine. `address`: of this host on the network of the hosts."""
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
-    from gputopo.launch.supervise.cgroup import usable_cpus
+    from gputopo.launch.supervise import usable_cpus
     from gputopo.probes import interface_of
 
     card = None if address is None else interface_of(address)

@@ -43,16 +43,6 @@ class DriverTimeouts:
 TIMEOUTS = DriverTimeouts()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Agents:
-    """What each host runs: its Python with `words`; other hosts use `remote_python`."""
-
-    words: tuple[str, ...]
-    remote_python: str
-    folder: str  # current folder of the driver
-    environment: Mapping[str, str]  # of the driver
-
-
 def start_hosts(
     hosts: Sequence[HostAddress],
     options: HostOptions,
@@ -66,19 +56,17 @@ def start_hosts(
     environment = dict(os.environ)
     if sys.stdout.isatty():  # the stdout of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
-    agents = _Agents(
-        words=("-P", "-m", "gputopo", *words),
-        remote_python=options.remote_python or sys.executable,
-        folder=os.getcwd(),
-        environment=environment,
-    )
-    return _drive(_commands(hosts, agents), agents, timeouts)
+    python = options.remote_python or sys.executable
+    starts = _commands(hosts, ("-P", "-m", "gputopo", *words), python, environment)
+    return _drive(starts, python, environment, timeouts)
 
 
-def _commands(hosts: Sequence[HostAddress], agents: _Agents) -> tuple[HostCommand, ...]:
+def _commands(
+    hosts: Sequence[HostAddress], words: tuple[str, ...], python: str, environ: Mapping[str, str]
+) -> tuple[HostCommand, ...]:
     """Return the commands that start all hosts, by rank.
 
-    If rank 0 has no port, a random port for this run is chosen.
+    If rank 0 has no port, a random port for this run is chosen. `python`: of other hosts.
     """
     names = [str(host.name) for host in hosts]
     leader, *others = hosts
@@ -86,15 +74,15 @@ def _commands(hosts: Sequence[HostAddress], agents: _Agents) -> tuple[HostComman
         leader = HostAddress(leader.name, port_by(secrets.token_hex()))
     rest = host_ranges(names[1:]) if all(host.port is None for host in others) else ",".join(map(str, others))
     listed = f"{leader},{rest}" if others else str(leader)
-    end = agents.words.index("--") if "--" in agents.words else len(agents.words)
+    end = words.index("--") if "--" in words else len(words)
     return tuple(
         host_command(
             rank,
             name,
-            (*agents.words[:end], "--hosts", listed, "--node-rank", str(rank), *agents.words[end:]),
-            python=agents.remote_python,
-            environ=agents.environment,
-            folder=agents.folder,
+            (*words[:end], "--hosts", listed, "--node-rank", str(rank), *words[end:]),
+            python=python,
+            environ=environ,
+            folder=os.getcwd(),
         )
         for rank, name in enumerate(names)
     )
@@ -151,7 +139,9 @@ class RankEnds:
         self.end_at = min(now_s + seconds, now_s + seconds if self.end_at is None else self.end_at)
 
 
-def _drive(starts: Sequence[HostCommand], agents: _Agents, timeouts: DriverTimeouts) -> int:
+def _drive(
+    starts: Sequence[HostCommand], python: str, environ: Mapping[str, str], timeouts: DriverTimeouts
+) -> int:
     """Start all hosts, wait until they have ended, and return the exit code of the run.
 
     What the hosts write to stderr is printed there. Raises HardwareError if a host cannot be started, after
@@ -159,7 +149,7 @@ def _drive(starts: Sequence[HostCommand], agents: _Agents, timeouts: DriverTimeo
     """
     ends = RankEnds(timeouts)
     with signals.caught() as came, selectors.DefaultSelector() as selector:
-        driver = _Driver(selector, came, agents, ends)
+        driver = _Driver(selector, came, python, environ, ends)
         try:
             driver.start(starts)
             driver.follow(lambda: ends.end_at)
@@ -178,14 +168,15 @@ def _drive(starts: Sequence[HostCommand], agents: _Agents, timeouts: DriverTimeo
 class _Driver:
     selector: selectors.BaseSelector
     came: int  # file descriptor that reports signals to the driver (`signals.caught`)
-    agents: _Agents
+    python: str  # of other hosts
+    environ: Mapping[str, str]  # of this process
     ends: RankEnds
     error: HardwareError | None = None
 
     def start(self, starts: Sequence[HostCommand]) -> None:
         """Start the commands. Raises HardwareError if there is no such program."""
         self.hosts: list[HostProcess] = []
-        variables = {**passed_on(self.agents.environment), SECRET: secrets.token_hex(32)}
+        variables = {**passed_on(self.environ), SECRET: secrets.token_hex(32)}
         self.selector.register(self.came, selectors.EVENT_READ, None)
         for start in starts:
             self.hosts.append(HostProcess(start, variables, "stderr" if start.rank else "ours"))
@@ -245,7 +236,7 @@ class _Driver:
                 note(f"the connection to {host.start.host} (rank {rank}) was lost, exit code {code}")
             else:
                 lines = host.said.splitlines()[-_LAST_LINES:]
-                error = not_started(host.start, code, lines, self.agents.remote_python)
+                error = not_started(host.start, code, lines, self.python)
                 self.error = self.error or error
                 self.ends.end_within(0.0, now_s)
         self.ends.ended(rank, int(ExitCode.HARDWARE), now_s)

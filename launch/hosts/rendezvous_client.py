@@ -82,13 +82,13 @@ class RendezvousClient:
         """Report events within `every_s` seconds, and a failure immediately."""
         self._in_loop(self._put, events)
 
-    def outlast(self, timeout_s: float = LAST_S) -> None:
-        """Wait up to `timeout_s` seconds until rank 0 has ended.
+    def outlast(self) -> None:
+        """Wait up to `LAST_S` seconds until rank 0 has ended.
 
         A host that ends with an error calls this, because mpirun and srun --kill-on-bad-exit then end all
         others before rank 0 has reported the cause.
         """
-        self._thread.join(timeout_s)
+        self._thread.join(LAST_S)
 
     def _in_loop(self, work: Callable[..., object], *given: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended

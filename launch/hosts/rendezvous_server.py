@@ -22,7 +22,7 @@ from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import PATIENCE, HostTimeouts, Joining, Reply, Report, RunEnd
 from gputopo.launch.hosts.options import JOIN_S
-from gputopo.launch.supervise.sampling import EventQueue
+from gputopo.launch.supervise import EventQueue
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.events import Event

@@ -38,7 +38,7 @@ from gputopo.launch.jobs.serving import own_spec, serve
 from gputopo.launch.site import Site
 from gputopo.launch.spec.env import allowed_variables, worker_env
 from gputopo.launch.spec.host_place import HostPlace, place_near_gpus
-from gputopo.launch.supervise.cgroup import usable_cpus
+from gputopo.launch.supervise import usable_cpus
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.launch.target import Target
 from gputopo.planner import Request

@@ -32,10 +32,8 @@ from gputopo.launch.jobs.reduction_worker import (
 from gputopo.launch.jobs.trials import StoppedError, until_stopped
 from gputopo.launch.site import Site
 from gputopo.launch.spec.env import worker_env
-from gputopo.launch.supervise.job import workers
-from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise import Record, WorkerLimits, workers
 from gputopo.launch.supervise.watchdog import START_S, HangLimits
-from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.planner import hidden_gpus, plan_environment
 from gputopo.report import to_stderr
 from gputopo.topology import Groups, reduction_groups

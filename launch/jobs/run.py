@@ -18,9 +18,8 @@ import msgspec
 
 from gputopo.launch import failure
 from gputopo.launch.jobs import restarting
-from gputopo.launch.supervise.job import Workers, workers
+from gputopo.launch.supervise import EventLog, RunFolder, Workers, workers
 from gputopo.launch.supervise.record import NOTHING_KNOWN, Record
-from gputopo.launch.supervise.run_folder import EventLog, RunFolder
 from gputopo.launch.supervise.sampling import EventSource, RunSampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.values import schema

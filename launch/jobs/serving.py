@@ -15,11 +15,8 @@ from msgspec.structs import replace
 
 from gputopo.launch.hosts.messages import HostEvent, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
-from gputopo.launch.supervise.job import workers
-from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise import HangLimits, Record, WorkerLimits, workers
 from gputopo.launch.supervise.sampling import EventSource, RunSampler, sampled
-from gputopo.launch.supervise.watchdog import HangLimits
-from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.values.run.events import Event, Noticed, RankFailed
 from gputopo.values.run.spec import Lifecycle, RunSpec
 

@@ -10,11 +10,10 @@ from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.run import Display, RunJob, RunOutcome, supervise
 from gputopo.launch.spec.prepare import without_nccl
+from gputopo.launch.supervise import hang_limits, signals
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.deliveries import delivering
 from gputopo.launch.supervise.sampling import watch_of
-from gputopo.launch.supervise.watchdog import hang_limits
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
 from gputopo.report import note

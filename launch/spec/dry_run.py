@@ -8,7 +8,7 @@ import msgspec
 
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.host_place import HostPlace
-from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.launch.supervise import RunFolder
 from gputopo.launch.target import Target
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.spec import RunSpec

@@ -29,7 +29,7 @@ from gputopo.values.run.program import ProgramPart
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.supervise.run_folder import RunFolder
+    from gputopo.launch.supervise import RunFolder
     from gputopo.launch.target import Target
     from gputopo.planner import Request
 

@@ -21,8 +21,7 @@ from pathlib import Path, PurePath
 
 from gputopo.launch.failure import signal_name
 from gputopo.launch.jobs.claims import held_handles
-from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.cgroup import oom_kills
+from gputopo.launch.supervise import oom_kills, signals
 from gputopo.launch.supervise.worker_output import LINES
 from gputopo.launch.supervise.worker_process import OwnChildren, adopting
 from gputopo.launch.user_program.error_output import ErrorOutput, known_cause
@@ -324,7 +323,6 @@ def end_descendants(
     came: int,
     *,
     term_s: float = TERM_S,
-    kill_s: float = KILL_S,
     program: int | None = None,
 ) -> tuple[Descendant, ...]:
     """Send SIGTERM to descendants, and SIGKILL after `term_s` or a signal; return those that still run.
@@ -332,7 +330,7 @@ def end_descendants(
     `came`: the pipe of signals to this process, including SIGCHLD. `program`: the process that its own waiter
     reaps.
     """
-    for signum, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
+    for signum, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, KILL_S)):
         asked: set[int] = set()
         deadline = time.monotonic() + limit_s
         while left := descendants(ours):

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gputopo.launch.failure import gpu_words
-from gputopo.launch.supervise import signals
+from gputopo.launch.supervise import EventLog, HangLimits, Watchdog, process_words, signals
 from gputopo.launch.supervise.record import EventRecord
-from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.sampling import EventQueue, RunSampler, sampled
-from gputopo.launch.supervise.watchdog import HangLimits, Watchdog, process_words
 from gputopo.launch.supervise.worker_output import LINES
 from gputopo.launch.supervise.worker_process import OwnChildren, process_state
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded

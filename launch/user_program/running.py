@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from gputopo.launch.spec.prepare import program_spec
+from gputopo.launch.supervise import PROGRAM_PATIENCE, OwnChildren, hang_limits, signals
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.deliveries import delivering
-from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, hang_limits
-from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.target import Target
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.launch.user_program.error_output import ErrorOutput

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gputopo.launch.jobs import ScreenCell, measure_cells
 from gputopo.values.run.several_runs import ScreenRun
 from tests.kit_workers.stand_in import WORKER, behaves, in_place_of
@@ -70,17 +68,14 @@ def test_a_signal_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) ->
     assert (names(found), code, complete) == (["alone-0-1"], 143, False)
 
 
-@pytest.mark.parametrize(
-    ("failing", "again"), [("*/alone-1-1/*", [[0, 2]]), ("*/alone-1-1/*|*/alone-2-1/*", [])]
-)
 def test_a_quick_screen_runs_all_at_once_again_without_a_device_that_failed(
-    tmp_path: Path, ends_in_time: None, failing: str, again: list[list[int]]
+    tmp_path: Path, ends_in_time: None
 ) -> None:
     def without(cell: ScreenCell, numbers: Sequence[int]) -> ScreenCell:
         return ScreenCell(cell.kind, tuple(numbers), cell.trial)
 
-    fails = unless(f"{failing}|*/independent-0-1-2-*", "exit 1")
+    fails = unless("*/alone-1-1/*|*/independent-0-1-2-*", "exit 1")
     found, _, _ = measured(tmp_path, cells(3)[:-1], fails, budget_s=QUICK_S, without=without)
     several = [one for one in found if one.kind == "independent" and not one.failure]
-    assert [[device.number for device in one.devices] for one in several] == again
-    assert sum(one.failure is not None for one in found) == failing.count("alone") + 1
+    assert [[device.number for device in one.devices] for one in several] == [[0, 2]]
+    assert sum(one.failure is not None for one in found) == 2

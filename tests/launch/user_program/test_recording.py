@@ -9,11 +9,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gputopo.launch import Steps
 from gputopo.launch.supervise import PROGRAM_PATIENCE, EventLog, HangLimits, OwnChildren, hang_limits
-from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
 from gputopo.launch.user_program import (
     ErrorOutput,
     Joined,
@@ -37,6 +38,7 @@ from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import ProcessSpec, Scenario, changed
+from tests.launch.user_program.reports import ended, received, step
 
 
 @pytest.fixture
@@ -63,8 +65,9 @@ def watch(patience: HangLimits, stop: ProgramStop | None = None, *lines: str) ->
     return StallWatch(patience, "train", stop or ProgramStop(), OwnChildren(), errors, stacks=None, now_s=0.0)
 
 
-def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
-    return StepDone(pid=pid, step=step, seconds=seconds, examples=8)
+def done(pid: int, number: int, seconds: float = 1.0) -> Any:
+    (report,) = received([step(pid, number, seconds)])
+    return report
 
 
 def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> None:
@@ -97,7 +100,8 @@ def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: in
     looks = watch(hang_limits(60))
     looks.reported(done(pid, 1), 10.0)
     looks.reported(done(gone.pid, 1), 10.0)
-    looks.reported(StepsEnded(pid=pid), 20.0)
+    for report in received([ended(pid)]):
+        looks.reported(report, 20.0)
     assert looks.look(1000.0) is None  # the other cannot report its end any more
     looks.reported(done(pid, 1), 2000.0)
     assert looks.look(2059.0) is None
@@ -124,7 +128,7 @@ def test_auto_is_50_steps_and_no_less_than_an_evaluation_may_take(pid: int) -> N
 
 STEPS = """
 import sys
-from gputopo.launch.throughput import Steps
+from gputopo.launch import Steps
 with Steps(examples=8):
     print("ready", flush=True)
     sys.stdin.read()
@@ -213,18 +217,15 @@ def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_it
     rng, joined = random.Random(5), Joined(spec(*gpus).towers)
     record = ProgramRecord(None, lambda event: None, lambda line: None)
     record.begin(spec(*gpus))
+    steps = []
     for number in range(1, 401):
         for rank, busy_s in enumerate((0.08, 0.1)):
-            step = StepDone(
-                pid=rank,
-                step=number,
-                seconds=(0.2 if number < 200 else 0.25) * rng.gauss(1, 0.01),
-                examples=32,
-                device=rank,
-                busy_s=busy_s * rng.gauss(1, 0.01),
-            )
-            for event in joined.add(step, number / 5):
-                record.add(event)
+            seconds = (0.2 if number < 200 else 0.25) * rng.gauss(1, 0.01)
+            both = {"device": rank, "busy_s": busy_s * rng.gauss(1, 0.01)}
+            steps.append(step(rank, number, seconds, examples=32, **both))
+    for report in received(steps):
+        for event in joined.add(report, report.step / 5):
+            record.add(event)
     record.finish("train", ProgramEnd(0))
     result = record.summary.result()
     (slow,) = result.anomalies
@@ -259,7 +260,7 @@ def steps_recorded(sampler: Stuck | None, events: list[Event], steps: int) -> Re
     record.begin(spec(0))
     with closing(StepPipe()) as pipe:
         with recorded(record, sampler, pipe, spec(0)) as state, pytest.MonkeyPatch.context() as patch:
-            patch.setenv(STEPS_FILE, str(pipe.name))
+            patch.setenv("GPUTOPO_STEPS", str(pipe.name))
             with Steps(examples=4) as loop:
                 for _ in range(steps):
                     loop.done()

@@ -3,35 +3,22 @@
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.throughput import Report, StepDone, StepsEnded
 from gputopo.launch.user_program import Joined
 from gputopo.values.run.events import Noticed, Step, WarmupDone
+from tests.launch.user_program.reports import Report, ended, received, step
 
 # After so many steps that a process has not reported, while others have, it is gone.
 GONE_STEPS = 200
 
 
-def step(
-    pid: int,
-    number: int,
-    seconds: float = 0.5,
-    *,
-    examples: int = 10,
-    device: int | None = None,
-    busy_s: float | None = None,
-) -> StepDone:
-    return StepDone(pid=pid, step=number, seconds=seconds, examples=examples, device=device, busy_s=busy_s)
-
-
 def joined(reports: Iterable[Report], devices: int = 2) -> list[Step | WarmupDone | Noticed]:
     made = Joined(range(devices))
     found: list[Step | WarmupDone | Noticed] = []
-    for time_s, report in enumerate(reports):
+    for time_s, report in enumerate(received(reports)):
         found += made.add(report, float(time_s))
     return [*found, *made.finish(99.0)]
 
@@ -81,15 +68,15 @@ def test_speeds_of_processes_that_go_at_their_own_pace_add_up(times: int) -> Non
 
 def test_a_process_that_ended_or_was_killed_holds_nobody_up() -> None:
     both = [step(pid, number) for number in (1, 2) for pid in (1, 2)]
-    ended = joined([*both, StepsEnded(pid=2), step(1, 3), step(1, 4)])
-    assert [images for _, images, _ in steps_of(ended)] == [10, 20, 10, 10]
+    of_one = joined([*both, ended(2), step(1, 3), step(1, 4)])
+    assert [images for _, images, _ in steps_of(of_one)] == [10, 20, 10, 10]
     killed = joined([*both, *(step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))])
     assert steps_of(killed)[-1][1] == 10
     assert sum(images for _, images, _ in steps_of(killed)) == 10 + 20 + 10 * 2 * GONE_STEPS
 
 
 def test_steps_that_one_report_has_together_are_counted_with_their_time_and_said() -> None:
-    together = msgspec.structs.replace(step(1, 12, 1.0), steps=10, examples=100)
+    together = step(1, 12, 1.0, steps=10, examples=100)
     events = joined([step(1, 1), step(1, 2, 0.1), together])
     counted = {images: seconds for number, images, seconds in steps_of(events) if number}
     assert counted == pytest.approx({10: 0.1, 100: 1.0})
@@ -102,8 +89,8 @@ def test_steps_that_one_report_has_together_are_counted_with_their_time_and_said
 @pytest.mark.parametrize(("first_s", "is_said"), [(2.1, True), (0.1, False)])
 def test_first_steps_of_epochs_that_take_long_are_counted_and_said(first_s: float, is_said: bool) -> None:
     steps = [
-        msgspec.structs.replace(
-            step(1, number, first_s if number % 20 == 1 else 0.1),
+        step(
+            *(1, number, first_s if number % 20 == 1 else 0.1),
             after_begin=number % 20 == 1,
             unit="tokens",
         )
@@ -123,9 +110,8 @@ def test_a_burst_of_one_process_does_not_make_another_one_gone() -> None:
     made = Joined(())
     found: list[Step | WarmupDone | Noticed] = []
     for number in range(1, 2 * GONE_STEPS):
-        found += made.add(step(1, number, 1e-4), 5.0 + number * 1e-4)
-        if number in (1, 2):
-            found += made.add(step(2, number, 1e-4), 5.0 + number * 1e-4)
+        for report in received(step(pid, number, 1e-4) for pid in ((1, 2) if number < 3 else (1,))):
+            found += made.add(report, 5.0 + number * 1e-4)
     assert [number for number, *_ in steps_of(found)] == [0, 1]
 
 
