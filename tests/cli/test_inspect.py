@@ -1,4 +1,3 @@
-import json
 import re
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import pytest
 from gputopo.values import schema
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Contradiction, Gpu, Machine
-from tests.cli.conftest import ByName, Call, OnTerminal
+from tests.cli.conftest import ByName, Call
 from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 
@@ -50,15 +49,6 @@ def test_columns_sets_the_width_of_a_pipe(
     wide = call("inspect", "--all").out
     assert any("PCI address" in line and "Memory GiB" in line for line in wide.splitlines())
     assert 80 < max(map(len, wide.splitlines())) <= 160
-
-
-def test_json_is_the_inspection_and_leaves_identities_out(call: Call, on_scenario: ByName) -> None:
-    on_scenario("dgx1")
-    done = call("inspect", "--json")
-    inspection = schema.decode(done.out, Inspection, origin="stdout")
-    assert len(inspection.machine.gpus) == 8
-    assert all(gpu.uuid is None for gpu in inspection.machine.gpus)
-    assert json.loads(done.out)["schema"] == "gputopo.inspect/1"
 
 
 def test_identities_keeps_uuids_in_the_json_and_in_the_recording(
@@ -162,18 +152,6 @@ def test_chosen_gpus_are_indices_ranges_or_addresses_and_only_these_are_counted(
     assert shown.startswith(f"{len(narrow)} \N{MULTIPLICATION SIGN} GeForce GTX 1070")
     assert fine in shown.partition("need")[0]
     assert re.findall(r"^GPU (\d)$", shown, re.MULTILINE) == list(map(str, gpus))
-
-
-def test_infos_are_cut_at_the_width_of_a_terminal_and_nowhere_else(
-    call: Call, on_terminal: OnTerminal
-) -> None:
-    pipe = call("inspect", "--from", "7gforce").out
-    assert "…" not in pipe + call("inspect", "--from", "7gforce", "--format", "markdown").out
-    assert "latency 7.25 against 12.47 us" in " ".join(pipe.split())
-    for columns in (80, 120):
-        shown = on_terminal("inspect", "--from", "7gforce", columns=columns).text.splitlines()
-        assert len(shown) <= 24
-        assert {len(line) for line in shown if line.endswith("…")} <= set(range(columns - 9, columns))
 
 
 def test_findings_of_other_gpus_do_not_fail_a_command_about_one(call: Call) -> None:
