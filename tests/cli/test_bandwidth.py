@@ -11,9 +11,9 @@ from gputopo import probes
 from gputopo.probes import SessionRequest
 from gputopo.runs import BoxHistory
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.ends import End
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Gpu, Link, Machine
 from tests.cli.conftest import ByName, Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
@@ -316,3 +316,44 @@ def test_the_published_files_of_7gforce_give_the_verdict(call: Call) -> None:
     ids = {one["id"] for one in document["findings"]}
     assert {"p2p.direct_slower_than_staged", "bandwidth.woke_up"} <= ids
     assert "bandwidth.local_slow" not in ids
+
+
+CARDS = tuple(Gpu(index=index, name="GeForce GTX 1070") for index in range(2))
+PAIR = Machine(source="mine", gpus=CARDS, links=(Link(a=0, b=1, hop="PIX"),))
+
+
+def copies(**gb_per_s: float) -> Bandwidth:
+    """Return copies of these kinds, from the host to GPU 0 or from GPU 0 to GPU 1."""
+    samples = []
+    for kind, speed in gb_per_s.items():
+        ends = ("host", "gpu:0") if kind == "h2d" else ("gpu:0", "gpu:1")
+        fields = {"kind": kind, "source": ends[0], "destination": ends[1], "median_gb_per_s": speed}
+        samples.append(msgspec.convert({**fields, "bytes": 10**8}, Sample, dec_hook=lambda _, end: End(end)))
+    return Bandwidth(source="x", samples=tuple(samples))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "what"),
+    [
+        ({"p2p_direct": 90.0}, "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8"),
+        ({"h2d": 90.0}, "90.0 GB/s host to gpu:0"),
+        ({"p2p_direct": 12.0, "bidirectional": 40.0}, "40.0 GB/s"),
+    ],
+)
+def test_bandwidth_that_contradicts_physics_or_itself_is_not_planned_with(
+    call: Call, tmp_path: Path, speeds: dict[str, float], what: str
+) -> None:
+    file = write(tmp_path / "machine.json", PAIR, copies(**speeds))
+    done = call("plan", "--from", file, "--model", "alexnet")
+    assert (done.code, done.out) == (2, "")
+    said, hint = done.err.splitlines()
+    assert said.startswith("gputopo: the measured bandwidth is impossible or contradicts itself: ")
+    assert what in said
+    assert "measure again" in hint
+
+
+def test_two_captures_that_contradict_one_another_are_not_planned_with(call: Call, tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{speed}.json", PAIR, copies(h2d=speed)) for speed in (12.0, 3.0, 11.5)]
+    asked = ("plan", "--model", "alexnet", "--from", files[0], "--from")
+    assert "measured with 3.00 and with 12.0 GB/s" in call(*asked, files[1]).err
+    assert call(*asked, files[2]).code == 0
