@@ -4,8 +4,9 @@ A `Job` is planned on a `Site`, which gives a `Target`; `runnable` makes its che
 `plan_by_runs` and `train_fastest` measure placements first. `train_once`, `train_repeatedly`, `run_program`,
 `screen_devices` and `run_sweep` run to the end and store what came out; `dry_run` and `export_run` only show
 what would run. `machine_from` and `planned_machine` read the machine of a command, `site_for` its site.
-`find_hosts` returns the hosts of a command: see `gputopo.launch.hosts`. `strategy` is for the user's script,
-and loads TensorFlow when it is called. Each name loads its module when it is used.
+`find_hosts` returns the hosts of a command: see `gputopo.launch.hosts`. For the user's script are `strategy`,
+`Steps` and `keras_steps`; the first and the last load TensorFlow when they are called. Each name loads its
+module when it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gputopo.launch.data import make_data as make_data
     from gputopo.launch.exporting import export_hosts as export_hosts
     from gputopo.launch.exporting import export_run as export_run
+    from gputopo.launch.failure import failure_of_exit as failure_of_exit
     from gputopo.launch.hosts.allocation import Allocation as Allocation
     from gputopo.launch.hosts.allocation import FoundHosts as FoundHosts
     from gputopo.launch.hosts.allocation import find_hosts as find_hosts
@@ -54,7 +56,10 @@ if TYPE_CHECKING:
     from gputopo.launch.supervise.run_folder import check_output as check_output
     from gputopo.launch.supervise.run_folder import runs_home as runs_home
     from gputopo.launch.target import Target as Target
+    from gputopo.launch.throughput import Steps as Steps
+    from gputopo.launch.throughput import keras_steps as keras_steps
     from gputopo.launch.user_program.running import run_program as run_program
+    from gputopo.launch.user_strategy import nearest_strategy as nearest_strategy
     from gputopo.launch.user_strategy import strategy as strategy
 
 _MODULES = {
@@ -67,6 +72,7 @@ _MODULES = {
     "Job": "job",
     "RendezvousServer": "hosts.rendezvous_server",
     "Site": "site",
+    "Steps": "throughput",
     "Target": "target",
     "ask_for_machines": "hosts.fleet",
     "begin_reading": "source",
@@ -76,11 +82,14 @@ _MODULES = {
     "dry_run_of_program": "spec.dry_run",
     "export_hosts": "exporting",
     "export_run": "exporting",
+    "failure_of_exit": "failure",
     "find_hosts": "hosts.allocation",
+    "keras_steps": "throughput",
     "machine_from": "source",
     "make_data": "data",
     "measure_network": "hosts.network",
     "measure_reduction": "jobs.reduction_bench",
+    "nearest_strategy": "user_strategy",
     "parse_model": "job",
     "plan_by_runs": "jobs.autotune",
     "plan_of_hosts": "hosts.plans",

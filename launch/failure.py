@@ -94,7 +94,7 @@ def launcher_stopped(host: str, seconds: float, *, time_s: float) -> RankFailed:
     )
 
 
-def of_exit(
+def failure_of_exit(
     returncode: int,
     spec: RunSpec,
     *,

@@ -67,7 +67,7 @@ class Nearest:
         return "OneDeviceStrategy" if self.reduction is None else f"MirroredStrategy with {self.reduction}"
 
 
-def nearest(choice: Candidate, backend: Backend, count: int) -> Nearest:
+def nearest_strategy(choice: Candidate, backend: Backend, count: int) -> Nearest:
     """Return the strategy for the choice of a plan on `count` devices."""
     if count == 1:
         return Nearest()
@@ -281,7 +281,7 @@ def make_strategy(target: Target, model: Sized) -> "tf.distribute.Strategy":
     """Make the devices and the strategy."""
     choice, backend = target.plan.choice, target.backend
     count = len(choice.gpus) or target.cpu_devices
-    strategy_words = nearest(choice, backend, count)
+    strategy_words = nearest_strategy(choice, backend, count)
     os.environ.update(target.plan.environment)
     import tensorflow as tf
 

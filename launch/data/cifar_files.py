@@ -46,7 +46,7 @@ class CifarFile:
     damage: str | None = None
 
 
-def read(path: Path) -> CifarFile:
+def read_cifar(path: Path) -> CifarFile:
     """Read one file of either version. Raises InputError if it is neither, OSError if it cannot be read."""
     return read_binary(path) if path.suffix == ".bin" else read_python(path)
 
@@ -60,7 +60,7 @@ def read_binary(path: Path) -> CifarFile:
     return CifarFile(records[:, 1:], records[:, 0], damage)
 
 
-def write_binary(path: Path, images: Bytes, labels: Bytes) -> None:
+def write_cifar(path: Path, images: Bytes, labels: Bytes) -> None:
     """Write images [n, 3072] as planes and labels [n]. Raises OSError."""
     path.write_bytes(np.concatenate([labels.reshape(-1, 1), images], axis=1, dtype=np.uint8).tobytes())
 

@@ -73,7 +73,7 @@ def find_data(folder: Path, name: str | None = None) -> DataFolder:
     return fitting[0]
 
 
-def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
+def find_damage(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
     """List the damage that can be found without reading the data: file, record, what is wrong.
 
     In large folders only the first record of each file is checked. Raises InputError if a file cannot be
@@ -118,7 +118,7 @@ def require_sound(data: DataFolder, subset: Subset) -> None:
 
     Checks lengths, and labels in CIFAR-10's binary version. The error is the same as when the record is read.
     """
-    for damage in check(data, subset):
+    for damage in find_damage(data, subset):
         raise bad_record(*damage)
     try:
         for file in data.of(subset) if data.form == "binary" else ():
@@ -137,7 +137,7 @@ def bad_record(path: Path, record: int, why: str) -> InputError:
     )
 
 
-def count(data: DataFolder, subset: Subset) -> int | None:
+def count_records(data: DataFolder, subset: Subset) -> int | None:
     """Return the number of whole records of a subset, or None if counting would take long."""
     files = data.of(subset)
     try:
@@ -246,7 +246,7 @@ class Listing(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def listed(path: Path | str, name: str, subset: Subset) -> Listing:
+def list_files(path: Path | str, name: str, subset: Subset) -> Listing:
     """List the files of a data set's subset in a folder on this host."""
     try:
         files = find_data(Path(path), name).of(subset)

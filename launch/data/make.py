@@ -223,7 +223,7 @@ def _write_cifar10(folder: Path, train: Sequence[int], validation: Sequence[int]
         side = cifar_files.SIDE
         pixels = np.array([stretched(image, side, side) for image, _ in pictures]).reshape(-1, side, side, 3)
         labels = np.array([klass for _, klass in pictures], np.uint8)
-        cifar_files.write_binary(folder / name, cifar_files.to_planes(pixels.astype(np.uint8)), labels)
+        cifar_files.write_cifar(folder / name, cifar_files.to_planes(pixels.astype(np.uint8)), labels)
 
     for batch in range(5):
         write(f"data_batch_{batch + 1}.bin", train[batch::5])

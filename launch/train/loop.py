@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gputopo.launch.train.placement import checking
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
@@ -35,6 +34,7 @@ class Loop:
     Steps 1, 2, ... are counted; steps 0, -1, ... belong to the warm-up. `trained`: number of steps that the
     weights have been trained for, above 0 after a checkpoint was restored; the stepper is called with it.
     `stopped` is called before each step except the first: once it returns True, no more steps are taken.
+    `clock`: seconds by which steps are timed.
     """
 
     def __init__(
@@ -46,12 +46,14 @@ class Loop:
         *,
         trained: int = 0,
         stopped: Stopped = lambda: False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._step = step
         self._spec = spec
         self._emit = emit
         self._observers = observers
         self._stopped = stopped
+        self._clock = clock
         self._warmup = longest_warmup(spec)
         self._warmup_seconds: list[float] = []
         self._running = RunningThroughput()
@@ -80,14 +82,14 @@ class Loop:
         """Take the step that builds and compiles the graph, and check the devices of variables and ops."""
         for observer in self._observers:
             observer.before(number)
-        began = time.perf_counter()
+        began = self._clock()
         try:
-            outcome, counts = checking.run_and_collect(lambda: self._step(self.trained))
+            outcome, counts = self._step.first(self.trained)
         except StopIteration as end:
             raise InputError(
                 "the data have fewer examples than one step needs", "use a smaller --batch-size"
             ) from end
-        seconds = time.perf_counter() - began
+        seconds = self._clock() - began
         variables = self._step.check_variables()
         ops = {} if counts is None else self._step.check_ops(counts)
         if not np.isfinite(outcome.marks).all():
@@ -124,9 +126,9 @@ class Loop:
         """
         spec = self._spec
         limit = math.inf if spec.batch_limit is None else spec.batch_limit - already
-        began = time.perf_counter() - self._running.seconds
+        began = self._clock() - self._running.seconds
         while (done := self._running.steps) < limit and not self._stopped():
-            if spec.num_batches is None and self._is_enough(done, time.perf_counter() - began):
+            if spec.num_batches is None and self._is_enough(done, self._clock() - began):
                 return False
             try:
                 self._one(done + 1)
@@ -147,9 +149,9 @@ class Loop:
     def _one(self, number: int) -> None:
         for observer in self._observers:
             observer.before(number)
-        began = time.perf_counter()
+        began = self._clock()
         outcome = self._step(self.trained)
-        self._taken(number, time.perf_counter() - began, outcome)
+        self._taken(number, self._clock() - began, outcome)
 
     def _taken(self, number: int, seconds: float, outcome: StepOutcome) -> None:
         """Record a finished step: emit its event and call the observers."""

@@ -4,6 +4,7 @@ import re
 
 from gputopo.launch.device_names import JOB, rank_of
 from gputopo.launch.failure import NCCL_REMEDY
+from gputopo.launch.train.user_lines import line_in
 
 _LONGEST = 300  # characters of a cause; TensorFlow's messages can contain a whole graph
 # Lines before the line with the cause: headings, and the Python lines that made the node.
@@ -28,11 +29,10 @@ _OF_NCCL = re.compile(r"\bNCCL: ")
 _DNN = re.compile(r"DNN|No algorithm worked")
 
 
-def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str, str]:
-    """Return the line with the cause, and a remedy.
+def cause_and_remedy(text: str, kind: str) -> tuple[str, str]:
+    """Return the line with the cause, with the user's line if it caused the error, and a remedy.
 
-    `kind`: class of the error, used if the text is empty. `line`: the user's line that caused the error, if
-    any.
+    `kind`: class of the error, used if the text is empty.
     """
     unsupported = _UNSUPPORTED.search(text)
     if unsupported:
@@ -42,6 +42,7 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
         return cause, "remove --deterministic"
     if _OF_NCCL.search(cause):
         return cause, NCCL_REMEDY
+    line = line_in(text)
     return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")
 
 

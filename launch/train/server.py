@@ -84,10 +84,10 @@ def answers() -> "Answering":
     import numpy as np
     import psutil
 
-    from gputopo.launch.data import folder
+    from gputopo.launch.data import list_files
 
     of_host: dict[bytes, Answering] = {
-        b"files": lambda *named: msgspec.json.encode(folder.listed(*(name.decode() for name in named))),
+        b"files": lambda *named: msgspec.json.encode(list_files(*(name.decode() for name in named))),
         b"free_bytes": lambda: np.int64(psutil.virtual_memory().available),
     }
     return lambda question, *given: of_host[question](*given)

@@ -91,12 +91,16 @@ class Stepper:
         """Take step `number` (from 0) and wait for it. Raises StopIteration at the end of the input."""
         raise NotImplementedError
 
+    def first(self, number: int) -> tuple[StepOutcome, Counter[tuple[int, str]] | None]:
+        """Take a step that builds and compiles the graph. Return its ops by tower and device, if known."""
+        return checking.run_and_collect(lambda: self(number))
+
     def check_variables(self) -> dict[str, int]:
         """Return the bytes of variables by device. Raises HardwareError if one is on another device."""
         raise NotImplementedError
 
     def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Return the number of tower ops by device, from `checking.run_and_collect` of a step.
+        """Return the number of tower ops by device, from `first`.
 
         Raises HardwareError if an op is on another device.
         """

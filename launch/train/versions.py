@@ -3,11 +3,12 @@
 This module does not load TensorFlow.
 """
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gputopo import __version__
@@ -39,21 +40,19 @@ def worker_versions(*, gpus: bool) -> dict[str, str]:
         **({} if commit is None else {"commit": commit}),
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
-        **installed(packages, importlib.metadata.version),
+        **_installed(packages),
         **(cuda if gpus else {}),
         **_onednn(),
     }
 
 
-def installed(packages: Mapping[str, tuple[str, ...]], version: Callable[[str], str]) -> dict[str, str]:
+def _installed(packages: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the versions of the installed packages by name. If a name has several, the first is used."""
     versions: dict[str, str] = {}
     for name, candidates in packages.items():
         for package in candidates:
-            try:
-                versions.setdefault(name, version(package))
-            except importlib.metadata.PackageNotFoundError:
-                continue
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions.setdefault(name, importlib.metadata.version(package))
     return versions
 
 
@@ -74,13 +73,10 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def own_commit() -> str | None:
-    """Return the commit of the checkout that contains this package, or None if it is installed elsewhere."""
+    """Return the commit of the checkout that contains this package, or None if git does not know it."""
     root = Path(__file__).resolve().parents[2]
-    return commit_of(root) if (root / "pyproject.toml").is_file() else None
-
-
-def commit_of(root: Path) -> str | None:
-    """Return the commit that is checked out in this folder, or None if git does not know it."""
+    if not (root / "pyproject.toml").is_file():  # it is installed elsewhere
+        return None
     try:
         done = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=GIT_S

@@ -26,7 +26,6 @@ from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
 from gputopo.launch.train.parent import end_without_launcher
-from gputopo.launch.train.user_lines import line_in
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.install import install_tensorflow
@@ -169,7 +168,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
         gone = unreachable_rank(text, type(error).__name__) if spec.servers else None
         if gone is not None:
             return _host_gone(spec, gone)
-        cause, remedy = cause_and_remedy(text, type(error).__name__, line_in(text))
+        cause, remedy = cause_and_remedy(text, type(error).__name__)
         return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
         return _failed(error.kind, error.what, error.hint, error.exit_code)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gputopo.launch.hosts.addresses import free_port
+from tests.launch.train.hosts import free_ports
 
 HEARTBEAT_MS = 4000
 TOLD_S = 40  # seconds to wait until a host is told
@@ -107,7 +107,7 @@ def measure(
     asks: str, event: str, told: int, happen: Callable[[list[subprocess.Popen[bytes]]], None]
 ) -> None:
     """Let two hosts join, cause an event, and print when rank `told` is told."""
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with TemporaryDirectory() as folder:
         logs = [Path(folder, f"{number}.log") for number in range(2)]
         hosts = [start(asks, rank, addresses, logs[rank]) for rank in range(2)]

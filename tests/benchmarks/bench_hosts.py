@@ -16,14 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.device_names import device_name
-from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.jobs.run import worker_command
-from gputopo.launch.jobs.serving import own_spec, server_command
-from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES
 from gputopo.values import schema
 from gputopo.values.run.events import Device, Step, read_events
 from gputopo.values.run.spec import Exchange, RunSpec, Runtime, Server
+from tests.launch.train.hosts import cpu, free_ports, of_rank
 
 STEPS = {"alexnet": 6, "resnet20": 40}
 ENVIRON = {
@@ -45,24 +41,30 @@ def pinned(command: list[str], cpus: str, **more: object) -> "subprocess.Popen[s
     return found
 
 
+def module(name: str, *arguments: object) -> list[str]:
+    """Return the command of the training worker or of a host's TensorFlow server."""
+    return [sys.executable, "-P", "-m", f"gputopo.launch.train.{name}", *map(str, arguments)]
+
+
 def spec_of(model: str, batch: int, *, hosts: int) -> RunSpec:
     """Return the same training on two hosts, or on one with two devices."""
     places = [(rank, 0) for rank in range(2)] if hosts == 2 else [(0, 0), (0, 1)]
     return RunSpec(
         model=model,
         devices=tuple(
-            Device(tower=tower, device=device_name("CPU", number, rank if hosts == 2 else None), rank=rank)
+            Device(tower=tower, device=cpu(rank) if hosts == 2 else f"/CPU:{number}", rank=rank)
             for tower, (rank, number) in enumerate(places)
         ),
         servers=tuple(
-            Server(host=f"host{rank}", address=f"127.0.0.1:{free_port()}", cores=1) for rank in range(2)
+            Server(host=f"host{rank}", address=f"127.0.0.1:{port}", cores=1)
+            for rank, port in enumerate(free_ports(2))
         )
         if hosts == 2
         else (),
         backend="cpu",
         variable_update="replicated",
         all_reduce="copy",
-        exchange=Exchange(small_bytes=SMALL_BYTES, small_group=SMALL_AT_ONCE) if hosts == 2 else Exchange(),
+        exchange=Exchange(small_bytes=2**20, small_group=16) if hosts == 2 else Exchange(),
         batch_size=batch,
         num_batches=STEPS.get(model, 10),
         num_warmup_batches=3,
@@ -77,11 +79,11 @@ def by_strategy(model: str, batch: int, folder: Path) -> float:
         spec_of(model, batch, hosts=2), strategy="multi_worker_mirrored", rank=0, **plain
     )
     running = []
-    for rank, own in enumerate((spec, own_spec(spec, 1))):
+    for rank, own in enumerate((spec, of_rank(spec, 1))):
         file = folder / f"strategy-{rank}.json"
         schema.write(file, own)
         with (folder / f"strategy-{rank}.jsonl").open("wb") as out:
-            command = [*worker_command(file, out.fileno())]
+            command = module("worker", file, out.fileno())
             running.append(pinned(command, str(rank), env=ENVIRON, pass_fds=(out.fileno(),)))
     first, second = running
     first.wait()
@@ -103,11 +105,11 @@ def ours(model: str, batch: int, folder: Path, *, hosts: int) -> float:
     schema.write(file, spec)
     with events.open("wb") as out, (folder / "server.jsonl").open("wb") as other:
         servers = [
-            pinned([*server_command(file, 1, other.fileno())], "1", env=ENVIRON, pass_fds=(other.fileno(),))
+            pinned(module("server", file, 1, other.fileno()), "1", env=ENVIRON, pass_fds=(other.fileno(),))
             for _ in spec.servers[1:]
         ]
         cpus = "0" if hosts == 2 else "0,1"
-        worker = pinned([*worker_command(file, out.fileno())], cpus, env=ENVIRON, pass_fds=(out.fileno(),))
+        worker = pinned(module("worker", file, out.fileno()), cpus, env=ENVIRON, pass_fds=(out.fileno(),))
         worker.wait()
         for one in servers:
             one.terminate()
@@ -117,7 +119,7 @@ def ours(model: str, batch: int, folder: Path, *, hosts: int) -> float:
 
 def peer(model: str, batch: int) -> float:
     """Return the images/sec of MultiWorkerMirroredStrategy."""
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     command = [sys.executable, "-m", "tests.benchmarks.multi_worker_peer", model, str(batch)]
     command.append(str(STEPS.get(model, 10)))
     running = []

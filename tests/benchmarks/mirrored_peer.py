@@ -38,9 +38,9 @@ def main() -> None:
 
 
 def _network(arguments: argparse.Namespace) -> Any:
-    from gputopo.launch.models import models
+    from gputopo.launch.models import build_model
 
-    return models.build_model(arguments.model)
+    return build_model(arguments.model)
 
 
 def _layer(network: Any, batch: int) -> Any:
@@ -48,7 +48,7 @@ def _layer(network: Any, batch: int) -> Any:
     import keras
     import tensorflow as tf
 
-    from gputopo.launch.models.layers import Stream, TowerRows
+    from gputopo.launch.models import Stream, TowerRows
 
     class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:

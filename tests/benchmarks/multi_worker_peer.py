@@ -11,11 +11,8 @@ import time
 
 import tensorflow as tf
 
-from gputopo.launch.models import models
-from gputopo.launch.train.inputs.synthetic import SyntheticSource
-from gputopo.launch.train.loss_scale import LossScale
-from gputopo.launch.train.placement.variables import create, create_state
-from gputopo.launch.train.towers import TowerMath
+from gputopo.launch.models import Stream, TowerRows, build_model
+from gputopo.launch.train.inputs import examples
 from gputopo.values.run.events import Device
 from gputopo.values.run.spec import RunSpec
 
@@ -30,32 +27,39 @@ def main(name: str, batch: int, steps: int) -> None:
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
     )
     spec = RunSpec(model=name, devices=(Device(tower=0, device="/CPU:0"),), backend="cpu", batch_size=batch)
-    model = models.build_model(name, spec)
-    math = TowerMath(model, spec, SyntheticSource(model, spec), LossScale(spec))
-    first = [variable.read_value() for variable in create(model, "/CPU:0", spec.seed)]
-    still = [variable.read_value() for variable in create_state(model, "/CPU:0")]
+    model = build_model(name, spec)
+    rows = TowerRows(0, batch, Stream(spec.seed, 4))
+    images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     with strategy.scope():
-        trained = [tf.Variable(value) for value in first]
+        trained = [tf.Variable(tf.random.normal(one.shape, one.start, one.stddev)) for one in model.variables]
         state = [
-            tf.Variable(value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-            for value in still
+            tf.Variable(
+                tf.fill(one.shape, one.start),
+                trainable=False,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+            for one in model.state
         ]
 
-    def replica(number: tf.Tensor) -> tf.Tensor:
+    def replica() -> tf.Tensor:
         weights = [tf.identity(one) for one in trained]
-        loss, gradients, _ = math.forward_backward(0, number, weights, list(map(tf.identity, state)), ())
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            logits = model.forward(weights, list(map(tf.identity, state)), images, rows, "NHWC").logits
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        gradients = tape.gradient(loss, weights)
         context = tf.distribute.get_replica_context()
         totals = context.all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
         for variable, total in zip(trained, totals, strict=True):
             variable.assign_sub(spec.learning_rate * total)
         return loss
 
-    step = tf.function(lambda number: strategy.run(replica, (number,)))
+    step = tf.function(lambda: strategy.run(replica))
 
     seconds = []
-    for number in range(steps + WARMUP):
+    for _ in range(steps + WARMUP):
         began = time.perf_counter()
-        step(tf.constant(number, tf.int64)).numpy()
+        step().numpy()
         seconds.append(time.perf_counter() - began)
     print(2 * batch / statistics.median(seconds[WARMUP:]))
 

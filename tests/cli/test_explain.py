@@ -6,8 +6,8 @@ import pytest
 
 from gputopo import pages
 from gputopo.cli import run_command
+from gputopo.findings import rules
 from gputopo.workload import require_workload, workload_names
-from tests.findings.catalogue import catalogue
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -21,7 +21,7 @@ def test_without_a_topic_all_pages_are_listed(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_finding_is_explained_with_its_remedy_and_thresholds(capsys: pytest.CaptureFixture[str]) -> None:
-    rule = next(rule for rule in catalogue() if rule.thresholds)
+    rule = next(rule for rule in rules() if rule.thresholds)
     found = shown(capsys, rule.id)
     assert found.startswith(f"## `{rule.id}`\n")
     assert rule.remedy in found

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.jobs.run import worker_command
 from tests.kit.forks import ROOT, Done, Server
 from tests.launch.train.worker_process import environment
 
@@ -74,7 +73,8 @@ def forked_workers(folder: Path) -> Iterator[Callable[[Path, int], Sequence[str]
     """Make the command of a worker of the core; where nothing can be forked, the real one."""
     forks = server()
     if forks is None:
-        yield worker_command
+        module = ("-P", "-m", "gputopo.launch.train.worker")
+        yield lambda spec, events: (sys.executable, *module, str(spec), str(events))
         return
     with forks.door(folder) as python:
         yield lambda spec, events: (python, "-c", _WORKER, str(spec), f"/proc/self/fd/{events}")

@@ -1,3 +1,5 @@
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -5,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch import Site, Target
-from gputopo.launch.site import tensorflow_notes
+from gputopo.launch import Job, Site, Target
 from gputopo.planner import MAX_CPU_DEVICES, Request, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Driver, Machine
+from gputopo.values.option import Given
 from tests.findings.tensorflow_installs import installed
 from tests.launch.specs import machine
 
@@ -149,15 +151,20 @@ def test_without_a_gpu_that_tensorflow_can_use_it_ends_with_the_reason() -> None
     assert "pip install 'tensorflow[and-cuda]" in error.value.hint
 
 
-def test_what_to_know_of_tensorflow_on_the_chosen_gpus_is_told_once() -> None:
-    def notes(on: Machine) -> tuple[str, ...]:
-        return tensorflow_notes(target(on))
+def test_what_to_know_of_tensorflow_on_the_chosen_gpus_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def notes(on: Machine) -> str:
+        site = Site(on, environ={"GPUTOPO_HOME": str(tmp_path)}, trains=True, alone=False)
+        with ExitStack() as claims:
+            Job("alexnet", Given()).planned_on(site, claims)
+        return " ".join(capsys.readouterr().err.split())
 
-    assert notes(with_tensorflow("Tesla T4", "Tesla T4")) == ()
-    (compiling,) = notes(with_tensorflow("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"))
-    assert "for GPU 0-1 at the first start" in compiling
-    (doubtful,) = notes(with_tensorflow("NVIDIA GeForce RTX 5090", "NVIDIA GeForce RTX 5090"))
-    assert doubtful.startswith("GPU 0-1: ")
+    assert notes(with_tensorflow("Tesla T4", "Tesla T4")) == ""
+    assert "for GPU 0-1 at the first start" in notes(
+        with_tensorflow("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")
+    )
+    doubtful = notes(with_tensorflow("NVIDIA GeForce RTX 5090", "NVIDIA GeForce RTX 5090"))
+    assert doubtful.startswith("gputopo: GPU 0-1: ")
     assert "--xla" in doubtful
-    (unknown,) = notes(with_tensorflow("Tesla T4", missing_libraries=None))
-    assert "it is unknown" in unknown
+    assert "it is unknown" in notes(with_tensorflow("Tesla T4", missing_libraries=None))

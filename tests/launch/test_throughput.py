@@ -1,34 +1,43 @@
 """Steps that the user's own script reports: measured always, written only where a run asks for it."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gputopo.launch.throughput import (
-    LOCAL_RANKS,
-    STEPS_FILE,
-    Report,
-    StepDone,
-    Steps,
-    StepsEnded,
-)
-from gputopo.launch.user_program.steps import StepPipe
+from gputopo.launch import Steps
 from tests.launch.forks import run_program
 
-Reported = Callable[[], list[Report]]
+STEPS_FILE = "GPUTOPO_STEPS"
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+Reports = list[dict[str, Any]]
 
 
 @pytest.fixture
-def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reported]:
-    """Return the function that reads what was reported through the pipe of a run."""
-    pipe = StepPipe()
-    monkeypatch.setenv(STEPS_FILE, str(pipe.name))
+def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The end of a run's pipe for reports that the run reads."""
+    os.mkfifo(tmp_path / "steps")
+    monkeypatch.setenv(STEPS_FILE, str(tmp_path / "steps"))
     for name in LOCAL_RANKS:
         monkeypatch.delenv(name, raising=False)
-    yield lambda: list(pipe.take())
-    pipe.close()
-    assert not pipe.name.parent.exists()
+    with open(os.open(tmp_path / "steps", os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as reading:
+        yield reading.fileno()
+
+
+@pytest.fixture
+def reported(pipe: int) -> Callable[[], Reports]:
+    """Return the function that reads what was reported since its last call."""
+    return lambda: read_all(pipe)
+
+
+def read_all(pipe: int) -> Reports:
+    data = b""
+    while part := os.read(pipe, 2**20):
+        data += part
+    return [json.loads(line) for line in data.splitlines()]
 
 
 def test_without_a_run_it_measures_and_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,26 +51,31 @@ def test_without_a_run_it_measures_and_writes_nothing(monkeypatch: pytest.Monkey
     assert str(steps).startswith("2 steps, ")
 
 
-def test_a_run_gets_a_report_of_each_step_and_of_the_end(reported: Reported) -> None:
+def test_a_run_gets_a_report_of_each_step_and_of_the_end(reported: Callable[[], Reports]) -> None:
     with Steps(examples=8) as steps:
         steps.done()
         steps.done(examples=3, busy_s=0.25)
     first, second, end = reported()
-    assert isinstance(first, StepDone)
-    assert isinstance(second, StepDone)
-    assert [(one.step, one.examples, one.busy_s) for one in (first, second)] == [(1, 8, None), (2, 3, 0.25)]
-    assert end == StepsEnded(pid=os.getpid())
+    assert first == {
+        "report": "step",
+        "pid": os.getpid(),
+        "step": 1,
+        "seconds": first["seconds"],
+        "examples": 8,
+    }
+    assert (second["step"], second["examples"], second["busy_s"]) == (2, 3, 0.25)
+    assert end == {"report": "ended", "pid": os.getpid()}
 
 
 @pytest.mark.parametrize("name", LOCAL_RANKS)
 def test_the_device_is_the_one_that_the_launcher_of_the_process_names(
-    name: str, reported: Reported, monkeypatch: pytest.MonkeyPatch
+    name: str, reported: Callable[[], Reports], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "3")
     for device in (None, 1):
         with Steps(examples=8, device=device) as steps:
             steps.done()
-    assert [one.device for one in reported() if isinstance(one, StepDone)] == [3, 1]
+    assert [one["device"] for one in reported() if one["report"] == "step"] == [3, 1]
 
 
 @pytest.mark.parametrize("name", ["/dev/full", "/nowhere/steps"])
@@ -73,32 +87,45 @@ def test_a_report_that_cannot_be_written_never_hurts(name: str, monkeypatch: pyt
     assert steps.examples_per_sec is not None
 
 
-def test_steps_whose_reports_could_not_be_written_are_in_the_next_report(reported: Reported) -> None:
+def test_steps_whose_reports_could_not_be_written_are_in_the_next_report(
+    reported: Callable[[], Reports], pipe: int
+) -> None:
     with Steps(examples=8, unit="tokens") as steps:
         for _ in range(2000):  # more than a pipe holds
             steps.done()
-        written = [one for one in reported() if isinstance(one, StepDone)]
-        assert {(one.steps, one.examples, one.unit) for one in written} == {(1, 8, "tokens")}
+        written = read_available(pipe)
+        assert {(one.get("steps", 1), one["examples"], one["unit"]) for one in written} == {(1, 8, "tokens")}
         steps.begin()
         steps.done()
-    (last,) = (one for one in reported() if isinstance(one, StepDone))
-    assert (last.step, last.steps, last.examples) == (2001, 2001 - len(written), 8 * (2001 - len(written)))
-    assert (last.after_begin, written[-1].after_begin) == (True, False)
+    last, _ = reported()
+    assert (last["step"], last["steps"], last["examples"]) == (
+        2001,
+        2001 - len(written),
+        8 * (2001 - len(written)),
+    )
+    assert last["after_begin"]
+    assert "after_begin" not in written[-1]
     assert "tokens/sec" in str(steps)
-    taken_s = sum(one.seconds for one in [*written[1:], last])
+    taken_s = sum(one["seconds"] for one in [*written[1:], last])
     assert taken_s == pytest.approx(2000 * 8 / (steps.examples_per_sec or 0))
 
 
+def read_available(pipe: int) -> Reports:
+    """Read what is in the pipe of a process that still writes."""
+    return [json.loads(line) for line in os.read(pipe, 2**20).splitlines()]
+
+
 def test_a_run_that_reads_no_more_neither_stops_nor_ends_the_training(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = StepPipe()
-    monkeypatch.setenv(STEPS_FILE, str(pipe.name))
+    os.mkfifo(tmp_path / "steps")
+    monkeypatch.setenv(STEPS_FILE, str(tmp_path / "steps"))
+    pipe = os.open(tmp_path / "steps", os.O_RDONLY | os.O_NONBLOCK)
     with Steps(examples=8) as steps:
         for _ in range(2000):  # more than a pipe holds
             steps.done()
-        assert len(list(pipe.take())) < 2000
-        pipe.close()
+        assert len(read_available(pipe)) < 2000
+        os.close(pipe)
         steps.done()
         steps.done()
 
@@ -107,13 +134,14 @@ FITS = """
 import os, sys
 os.environ["GPUTOPO_STEPS"] = sys.argv[1]
 import numpy as np, keras
-from gputopo.launch.throughput import keras_steps
-model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse", steps_per_execution=int(sys.argv[2]))
+from gputopo.launch import keras_steps
 x, y = np.zeros((32, 4)), np.zeros((32, 1))
-callback = keras_steps(examples=8)
-model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y), callbacks=[callback])
-print(callback.steps)
+for at_once in (1, 2):
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=at_once)
+    callback = keras_steps(examples=8)
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y), callbacks=[callback])
+    print(callback.steps)
 """
 
 
@@ -146,11 +174,9 @@ def test_the_workers_of_a_strategy_report_parts_of_the_batch_that_add_up() -> No
 
 
 @pytest.mark.tensorflow
-def test_the_callback_of_keras_reports_each_step_of_fit(reported: Reported) -> None:
-    for at_once, steps in ((1, 8), (2, 4)):
-        done = run_program("-c", FITS, os.environ[STEPS_FILE], str(at_once))
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"{steps} steps, ")
-        *found, end = reported()
-        assert isinstance(end, StepsEnded)
-        assert [one.examples for one in found if isinstance(one, StepDone)] == [8 * at_once] * steps
+def test_the_callback_of_keras_reports_each_step_of_fit(reported: Callable[[], Reports]) -> None:
+    done = run_program("-c", FITS, os.environ[STEPS_FILE])
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(" steps, ")[0] for line in done.stdout.splitlines()] == ["8", "4"]
+    found = [one["examples"] if one["report"] == "step" else None for one in reported()]
+    assert found == [*[8] * 8, None, *[16] * 4, None]

@@ -4,35 +4,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gputopo.launch import Site, Target
-from gputopo.launch.hosts import starters
-from gputopo.launch.jobs.claims import claimed_by_others
-from gputopo.launch.user_strategy import (
-    HIERARCHICAL,
-    NCCL,
-    ONE,
-    keras_warnings,
-    lines_of,
-    lines_of_workers,
-    made_with_workers,
-    nearest,
-    request_for,
-    strategy,
-)
-from gputopo.values.errors import HardwareError, UsageError
-from gputopo.values.machine import Driver, Machine
+from gputopo.launch import nearest_strategy, strategy
+from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES
 from gputopo.values.run.plan import Candidate
 from gputopo.values.run.spec import Backend
+from tests.launch.claiming import other
 from tests.launch.forks import run_program
-from tests.launch.hosts.environs import ray_train
-from tests.launch.specs import machine
+
+NCCL, HIERARCHICAL, ONE = "NCCL", "hierarchical copies", "reduction to one device"
 
 
 def choice(**fields: Any) -> Candidate:
@@ -53,66 +40,34 @@ def choice(**fields: Any) -> Candidate:
 def test_what_tf_distribute_has_is_used_and_nothing_is_said_to_lack(
     reduction: str | None, words: str
 ) -> None:
-    found = nearest(choice(all_reduce=reduction), "gpu", 4)
+    found = nearest_strategy(choice(all_reduce=reduction), "gpu", 4)
     assert (found.words, found.lacks) == (words, None)
 
 
 @pytest.mark.parametrize("backend", ["gpu", "cpu"])
 def test_variables_at_a_server_become_copies_whose_gradients_are_added_up_at_it(backend: Backend) -> None:
-    found = nearest(choice(variable_update="parameter_server", ps_device="cpu"), backend, 2)
+    found = nearest_strategy(choice(variable_update="parameter_server", ps_device="cpu"), backend, 2)
     assert found.words == "MirroredStrategy with reduction to one device"
     assert (found.lacks is None) == (backend == "cpu")
 
 
 def test_a_server_spread_over_gpus_is_replaced_by_nccl_and_named() -> None:
     spread = choice(variable_update="parameter_server", ps_device="gpu:spread")
-    found = nearest(spread, "gpu", 2)
+    found = nearest_strategy(spread, "gpu", 2)
     assert found.words == "MirroredStrategy with NCCL"
     assert found.lacks == "variables spread over the devices"
 
 
 def test_hierarchical_copies_lose_a_gradient_of_odd_devices_and_are_not_used_there() -> None:
     for reduction in ("hierarchical", "tf_hierarchical"):
-        assert nearest(choice(all_reduce=reduction), "gpu", 4).reduction == HIERARCHICAL
-        assert nearest(choice(all_reduce=reduction), "gpu", 3).reduction == NCCL
-        assert nearest(choice(all_reduce=reduction), "cpu", 3).reduction == ONE
+        assert nearest_strategy(choice(all_reduce=reduction), "gpu", 4).reduction == HIERARCHICAL
+        assert nearest_strategy(choice(all_reduce=reduction), "gpu", 3).reduction == NCCL
+        assert nearest_strategy(choice(all_reduce=reduction), "cpu", 3).reduction == ONE
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nccl_is_for_gpus_only_unless_the_plan_has_it(name: str) -> None:
-    reduction = nearest(choice(all_reduce=name), "cpu", 2).reduction
-    assert reduction != NCCL or name in ("nccl", "nccl_op")
-
-
-NOTHING = Machine(source="live", driver=Driver(status="no_device"))
-
-
-def workers() -> starters.RankClaim:
-    found = starters.tf_config(ray_train())
-    assert found is not None
-    return found
-
-
-def planned(on: Machine, environ: dict[str, str], claimed: Mapping[int, str] = {}, **asked: Any) -> Target:
-    site = Site(on, environ=environ, affinity=False, alone=False)
-    return site.target(request_for(site, **asked), claimed)
-
-
-def test_what_was_chosen_is_said_with_the_worker_its_devices_and_why() -> None:
-    chosen, why = lines_of_workers(planned(machine(), {}, num_gpus=2), workers())
-    assert chosen == (
-        f"gputopo: MultiWorkerMirroredStrategy with NCCL, worker {workers().rank} of 2 on GPUs 2, 3."
-    )
-    assert why.startswith("gputopo: why: TF_CONFIG has 2 workers; ")
-    chosen, why = lines_of_workers(planned(NOTHING, {}), workers())
-    assert "with a ring over gRPC" in chosen
-    assert chosen.endswith("on one CPU device (No NVIDIA device).")
-    assert why == "gputopo: why: TF_CONFIG has 2 workers."
-
-
-def test_several_cpu_devices_of_a_worker_are_refused_and_not_made_one() -> None:
-    with pytest.raises(UsageError, match="num_gpus=2 of several workers needs GPUs: No NVIDIA device"):
-        made_with_workers(planned(NOTHING, {}, num_gpus=2), workers(), None, asked=2)
+def test_nccl_is_for_gpus_only_unless_the_plan_has_it() -> None:
+    by_name = {name: nearest_strategy(choice(all_reduce=name), "cpu", 2).reduction for name in NAMES}
+    assert {name for name in NAMES if by_name[name] == NCCL} == {"nccl", "nccl_op"}
 
 
 @pytest.mark.parametrize(
@@ -142,42 +97,21 @@ from gputopo.values.machine import Driver, Machine
 door.read_machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 tf.constant(1.0)
 os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
-try:
-    gputopo.launch.strategy()
-except door.UsageError as error:
-    print(error.what, "|", error.hint)
+for asked in ({"num_gpus": 2}, {}):
+    try:
+        gputopo.launch.strategy(**asked)
+    except door.UsageError as error:
+        print(error.what, "|", error.hint)
 """
 
 
 @pytest.mark.tensorflow
-def test_workers_are_not_joined_where_tensorflow_has_made_its_devices() -> None:
+def test_workers_are_not_joined_on_several_cpu_devices_or_where_tensorflow_has_made_its_devices() -> None:
     done = run_program("-c", WORKERS_LATE)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("TensorFlow has already created its devices | call gputopo.launch.strategy")
-
-
-def test_under_a_narrowed_environment_the_plan_is_of_the_visible_gpus_in_their_order() -> None:
-    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-33-aa,GPU-11-aa"}
-    target = planned(machine(), environ)
-    assert target.plan.choice.gpus == (3, 1)
-    assert target.plan.environment["CUDA_VISIBLE_DEVICES"] == environ["CUDA_VISIBLE_DEVICES"]
-
-
-def test_alone_it_plans_for_the_machine_without_what_others_have_claimed() -> None:
-    assert planned(machine(), {}, num_gpus=2).plan.choice.gpus == (2, 3)
-    taken = {3: "in use by another run"}
-    assert planned(machine(), {}, num_gpus=2, claimed=taken).plan.choice.gpus == (0, 1)
-    with pytest.raises(HardwareError):
-        planned(machine(), {}, gpus=[3], claimed=taken)
-
-
-def test_without_gpus_it_is_as_many_cpu_devices_and_both_lines_say_why() -> None:
-    target = planned(NOTHING, {}, num_gpus=3)
-    what, why = lines_of(target, nearest(target.plan.choice, "cpu", 3))
-    assert what == (
-        "gputopo: MirroredStrategy with reduction to one device on 3 logical CPU devices (No NVIDIA device)."
-    )
-    assert why == "gputopo: why: no GPU to plan for: 3 logical CPU devices."
+    several, late = done.stdout.splitlines()
+    assert several.startswith("num_gpus=2 of several workers needs GPUs: No NVIDIA device | remove num_gpus")
+    assert late.startswith("TensorFlow has already created its devices | call gputopo.launch.strategy")
 
 
 FITS = """
@@ -217,7 +151,10 @@ def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope() -> None:
     assert losses[1] < losses[0]
     lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo: ")]
     assert len(lines) == 4  # the choice, why, and what fails in Keras 3
-    assert "logical CPU device" in lines[0]
+    assert lines[:2] == [
+        "gputopo: MirroredStrategy with reduction to one device on 2 logical CPU devices (No NVIDIA device).",
+        "gputopo: why: no GPU to plan for: 2 logical CPU devices.",
+    ]
 
 
 LATE = """
@@ -278,7 +215,7 @@ def test_a_model_is_not_built_by_a_fork_of_a_process_in_which_tensorflow_has_sta
 
 
 ALONE = """
-import sys, types
+import json, sys
 from gputopo.launch import user_strategy as door
 from gputopo.values.machine import TensorFlowInstall
 from msgspec.structs import replace
@@ -286,48 +223,45 @@ from tests.launch.specs import machine
 complete = TensorFlowInstall(is_cuda_build=True, missing_libraries=())
 door.read_machine = lambda: replace(machine(), tensorflow=complete)
 door.make_strategy = lambda target, model: print(*target.plan.choice.gpus, flush=True)
-door.strategy(num_gpus=2, claim=sys.argv[1] == "claim")
+door.strategy(**json.loads(sys.argv[1]))
 sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize(("asked", "claimed"), [("claim", {2, 3}), ("leave", set())])
-def test_alone_it_claims_its_gpus_until_its_process_ends_unless_it_shall_not(
-    tmp_path: Path, asked: str, claimed: set[int]
-) -> None:
-    environment = {**os.environ, "GPUTOPO_HOME": str(tmp_path)}
-    environment.pop("CUDA_VISIBLE_DEVICES", None)
+@contextmanager
+def script(home: Path, environ: dict[str, str] | None = None, **asked: object) -> Iterator[str]:
+    """Run a script that has called `strategy` until the end of the context; yield the GPUs that it got."""
+    environment = {**os.environ, "GPUTOPO_HOME": str(home), **(environ or {})}
+    if environ is None:
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
     with subprocess.Popen(
-        [sys.executable, "-c", ALONE, asked],
+        [sys.executable, "-c", ALONE, json.dumps(asked)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    ) as script:
-        assert script.stdin is not None
-        assert script.stdout is not None
-        assert script.stdout.readline() == "2 3\n"
-        others = claimed_by_others(machine(), tmp_path / "claims")
-        assert set(others) == claimed
-        assert all("gputopo.launch.strategy" in words for words in others.values())
-        script.stdin.close()
-        script.wait()
-        assert claimed_by_others(machine(), tmp_path / "claims") == {}
+    ) as started:
+        assert started.stdout is not None
+        yield started.stdout.readline().strip()
 
 
-@pytest.mark.parametrize(
-    ("version", "devices", "workers", "begins"),
-    [
-        ("3.15.1", 2, 1, ["on 2 devices", "on 2 devices"]),
-        ("3.15.1", 1, 1, []),
-        ("3.15.1", 1, 2, ["with 2 workers"]),
-        ("3.15.1", 4, 2, ["with 2 workers", "on 4 devices", "on 4 devices"]),
-        ("2.15.0", 2, 2, []),
-        (None, 2, 2, []),
-    ],
-)
-def test_the_scope_warns_of_keras_3_on_several_devices_or_workers_alone(
-    version: str | None, devices: int, workers: int, begins: list[str]
-) -> None:
-    warnings = keras_warnings(version, devices, workers=workers)
-    assert [text.partition(",")[0] for text in warnings] == begins
+def test_alone_it_claims_its_gpus_until_its_process_ends_unless_it_shall_not(tmp_path: Path) -> None:
+    with script(tmp_path, num_gpus=2, claim=False) as gpus:
+        assert gpus == "2 3"
+        with script(tmp_path, num_gpus=2) as same:
+            assert same == "2 3"
+            with script(tmp_path, num_gpus=2) as others:
+                assert others == "0 1"
+    with script(tmp_path, num_gpus=2) as again:
+        assert again == "2 3"
+
+
+def test_alone_it_plans_for_the_machine_without_what_others_have_claimed(tmp_path: Path) -> None:
+    with other(tmp_path / "claims", 3), script(tmp_path, num_gpus=2) as gpus:
+        assert gpus == "0 1"
+
+
+def test_under_a_narrowed_environment_the_plan_is_of_the_visible_gpus_in_their_order(tmp_path: Path) -> None:
+    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-33-aa,GPU-11-aa"}
+    with script(tmp_path, environ) as gpus:
+        assert gpus == "3 1"

@@ -80,7 +80,7 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
     parts = []
     for path in paths:
         try:
-            file = cifar_files.read(path)
+            file = cifar_files.read_cifar(path)
         except InputError as error:
             if bad.policy == "stop":
                 raise

@@ -8,8 +8,17 @@ import msgspec
 import psutil
 import tensorflow as tf
 
-from gputopo.launch.data import examples, folder
-from gputopo.launch.data.folder import DataFolder, DataName, Listing, Subset, listed, require_same
+from gputopo.launch.data import (
+    Listing,
+    count_records,
+    examples,
+    find_damage,
+    find_data,
+    list_files,
+    require_made_for,
+    require_same,
+)
+from gputopo.launch.data.folder import DataFolder, DataName, Subset
 from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
 from gputopo.launch.train.inputs.fed import FedSource, readiness, staged
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
@@ -55,7 +64,7 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
     Raises InputError if the folder or its records cannot be used, UsageError if the data set does not fit the
     model, and CacheMemoryError if the cache does not fit into memory.
     """
-    data = folder.find_data(Path(spec.data.folder or ""), spec.data.name)
+    data = find_data(Path(spec.data.folder or ""), spec.data.name)
     require_fit(data, model, spec.model)
     if data.name == "cifar10" and (spec.data.cache or spec.data.resize != Data().resize):
         raise UsageError(
@@ -64,11 +73,11 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
         )
     subset: Subset = "validation" if spec.task == "eval" else "train"
     bad = BadRecords(spec.data.bad_records)
-    for path, record, why in folder.check(data, subset):
+    for path, record, why in find_damage(data, subset):
         bad.note(path, record, why)
     shares = shares_of(spec, _threads_of_hosts(spec))
     pipeline = _pipeline(data, subset, model, spec, shares, bad)
-    images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else folder.count(data, subset)
+    images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else count_records(data, subset)
     maker = PipelineMaker(pipeline, spec, shares)
     batches = staged(maker, spec, ahead=spec.data.prefetch)
     facts = _facts(data, subset, spec, shares, images)
@@ -86,7 +95,7 @@ def require_fit(data: DataFolder, model: Shape, name: str) -> None:
     A model of the catalogue has a fixed data set. Any other model must take three colours and have enough
     classes; its labels are checked while they are read.
     """
-    folder.require_made_for(data, name)
+    require_made_for(data, name)
     colours = model.input_shape[2]
     if colours != _COLOURS or model.classes < _MIN_CLASSES[data.name]:
         has = "1 class" if model.classes == 1 else f"{model.classes} classes"
@@ -192,7 +201,7 @@ def _pipeline(
             answer = ask_host(share.device, "files", str(data.folder), data.name, subset, dtype=tf.string)
             there[share.host] = msgspec.json.decode(answer, type=Listing)
     if there:
-        require_same(data.folder, subset, listed(data.folder, data.name, subset), there)
+        require_same(data.folder, subset, list_files(data.folder, data.name, subset), there)
     if spec.data.cache is not None:
         for share in shares:  # each host caches all records
             free = None if share.host is None else int(ask_host(share.device, "free_bytes", dtype=tf.int64))

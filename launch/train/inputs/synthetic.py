@@ -1,5 +1,6 @@
 """Synthetic images and labels: made once on each tower's device, or by the host for each step."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,6 @@ import tensorflow as tf
 from gputopo.launch.device_names import host_of
 from gputopo.launch.models.layers import Stream, TowerRows, integers, normal
 from gputopo.launch.train.inputs.fed import (
-    FAILURES,
     Batch,
     Batches,
     FedSource,
@@ -188,39 +188,22 @@ class Generated(Batches):
         self._ahead = ahead
         self._iterator: Iterator[Sequence[Any]] | None = None
         self._next = 0
-        self._failed: Exception | None = None
 
     def take(self, number: int) -> Batch:
         """Return the pipeline's next batch. A step out of order restarts the pipeline."""
         if self._iterator is None or number != self._next:
             self._iterator = self._started(number)
         self._next = number + 1
-        try:
-            return next(self._iterator)
-        except tf.errors.OpError as error:
-            self._iterator = None  # it ends with its generator
-            # TensorFlow passes on only the text of the generator's exception.
-            raise self._failed or error from error
+        return next(self._iterator)
 
     def close(self) -> None:
         """Drop the pipeline, which ends its threads."""
         self._iterator = None
 
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
-        self._failed = None  # clear the error of an earlier pipeline
-
         def batches() -> Iterator[Batch]:
-            step = number
-            while True:
-                try:
-                    made = self._make(step)
-                except StopIteration:
-                    return
-                except FAILURES as error:
-                    self._failed = error
-                    raise
-                yield tuple(made)
-                step += 1
+            for step in itertools.count(number):
+                yield tuple(self._make(step))
 
         with tf.device("/CPU:0"):
             pipeline = tf.data.Dataset.from_generator(batches, output_signature=self._signature)

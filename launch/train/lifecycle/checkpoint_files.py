@@ -39,7 +39,9 @@ _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueEr
 Array = np.ndarray[Any, Any]
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
+class CheckpointHeader(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"
+):
     """Describes the run that a checkpoint is from."""
 
     steps: int = 0  # steps trained so far
@@ -70,7 +72,7 @@ class Checkpoint:
     """A checkpoint on the disk."""
 
     path: Path
-    header: Header
+    header: CheckpointHeader
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Yield all arrays. Raises InputError if the file is damaged."""
@@ -85,7 +87,9 @@ class Checkpoint:
             raise _damaged(self.path, error) from error
 
 
-def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> Checkpoint:
+def write_checkpoint(
+    folder: Path, header: CheckpointHeader, arrays: Iterable[tuple[str, Array]]
+) -> Checkpoint:
     """Write a checkpoint atomically: to a temporary file, then fsync, then rename.
 
     Raises DiskError if it cannot be written; earlier checkpoints are not changed.
@@ -103,7 +107,7 @@ def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> 
     return Checkpoint(path, header)
 
 
-def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tuple[str, ...]]:
+def newest_checkpoint(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Return the intact checkpoint with the most trained steps, and remarks on skipped ones.
 
     The steps come from the headers, not from file names or times. Damaged files are skipped and reported. So
@@ -132,7 +136,7 @@ def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | Non
     if a new run would write into a folder with checkpoints of an earlier run.
     """
     folder = Path(saved.checkpoints or ".")
-    checkpoint, remarks = newest(folder, verify=verify)
+    checkpoint, remarks = newest_checkpoint(folder, verify=verify)
     resumes = saved.resume or saved.resume_or_start
     if checkpoint is None and remarks and resumes:
         raise _all_damaged(remarks)
@@ -158,7 +162,7 @@ def to_evaluate(
     the model.
     """
     folder = Path(spec.lifecycle.checkpoints or ".")
-    checkpoint, remarks = newest(folder, verify=verify)
+    checkpoint, remarks = newest_checkpoint(folder, verify=verify)
     if checkpoint is None and remarks:
         raise _all_damaged(remarks)
     if checkpoint is None:
@@ -196,10 +200,10 @@ def require_files(spec: RunSpec) -> None:
             require_same(checkpoint, header_of(spec, _classes(spec, checkpoint)))
 
 
-def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
+def header_of(spec: RunSpec, classes: int, **more: Any) -> CheckpointHeader:
     """Return the header for a run's checkpoints. `more`: further fields."""
     alone = spec.variable_update == "independent"
-    return Header(
+    return CheckpointHeader(
         model=spec.model,
         classes=classes,
         optimizer=spec.optimization.optimizer,
@@ -223,7 +227,7 @@ def _all_damaged(damaged: Sequence[str]) -> InputError:
     )
 
 
-def prune(folder: Path, keep: int) -> tuple[Path, ...]:
+def prune_checkpoints(folder: Path, keep: int) -> tuple[Path, ...]:
     """Remove all but the newest `keep` checkpoints, and temporary files of killed writers.
 
     Checkpoints with non-finite numbers are counted separately, so that they do not replace good ones. Damaged
@@ -242,7 +246,7 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     return tuple(removed)
 
 
-def require_same(checkpoint: Checkpoint, wanted: Header) -> None:
+def require_same(checkpoint: Checkpoint, wanted: CheckpointHeader) -> None:
     """Raise InputError with the differences if a run with the header `wanted` cannot use a checkpoint."""
     header = checkpoint.header
     compared = [
@@ -298,7 +302,7 @@ def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
         try:
             with zipfile.ZipFile(path) as file:
                 if HEADER in file.namelist():  # else it is another .npz
-                    header = schema.decode(file.read(HEADER), Header, origin=str(path))
+                    header = schema.decode(file.read(HEADER), CheckpointHeader, origin=str(path))
                     checkpoints.append(Checkpoint(path, header))
         except (*_DAMAGE, OSError) as error:
             if _NAME.fullmatch(path.name):
@@ -306,7 +310,7 @@ def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
     return checkpoints, damaged
 
 
-def _towers(header: Header) -> str:
+def _towers(header: CheckpointHeader) -> str:
     return f"{header.places} separate trainings" if header.alone else "one set of variables"
 
 

@@ -12,7 +12,7 @@ from gputopo import __version__
 from gputopo.launch.models.model import Model
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle import folders
-from gputopo.launch.train.lifecycle.checkpoint_files import Checkpoint, Header
+from gputopo.launch.train.lifecycle.checkpoint_files import Checkpoint, CheckpointHeader
 from gputopo.launch.train.stepper import Emit, Stepper
 from gputopo.values.run.events import CheckpointSaved, Noticed, PhaseBegun, Resumed
 from gputopo.values.run.spec import RunSpec
@@ -74,8 +74,8 @@ class Checkpoints:
         self._emit(PhaseBegun(time_s=time.time(), phase="checkpoint"))
         began = time.perf_counter()
         arrays = ((name, variables[0].numpy()) for name, variables in self._saved_variables().items())
-        written = files.write(self._folder, self._header(steps), arrays)
-        removed = files.prune(self._folder, self._spec.lifecycle.keep_checkpoints)
+        written = files.write_checkpoint(self._folder, self._header(steps), arrays)
+        removed = files.prune_checkpoints(self._folder, self._spec.lifecycle.keep_checkpoints)
         self._saved = steps
         self._emit(
             CheckpointSaved(
@@ -120,7 +120,7 @@ class Checkpoints:
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))
 
-    def _header(self, steps: int) -> Header:
+    def _header(self, steps: int) -> CheckpointHeader:
         before, images = self._begun
         images += (steps - before) * self._spec.joint_batch
         versions = {"gputopo": __version__, "tensorflow": tf.__version__}

@@ -10,7 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.train.placement.devices import HOST, home, settle
-from gputopo.launch.train.placement.partitioning import UNIT, by_host, chunk_sizes, owners_of, starts_of
+from gputopo.launch.train.placement.partitioning import (
+    UNIT,
+    by_host,
+    chunk_sizes,
+    halves,
+    leaders_of,
+    owners_of,
+    starts_of,
+)
 from gputopo.topology import Groups
 from gputopo.values.errors import HardwareError
 from gputopo.workload import MIN_CHUNK
@@ -406,18 +414,3 @@ def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
         ]
 
     return reduce
-
-
-def halves(towers: int) -> Groups:
-    """Return the groups if the topology is unknown: the first and the second half of the towers.
-
-    The first half is larger by one if the number of towers is odd; a single tower is one group.
-    """
-    first = (towers + 1) // 2
-    return tuple(group for group in (tuple(range(first)), tuple(range(first, towers))) if group)
-
-
-def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
-    """Return the tower that leads each group for a variable, and the group that computes the total."""
-    rank, main = divmod(number, len(groups))
-    return [group[rank % len(group)] for group in groups], main

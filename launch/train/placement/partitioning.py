@@ -61,6 +61,21 @@ def owners_of(sizes: Sequence[int], devices: Sequence[str]) -> list[tuple[str, .
     return [tuple(devices[owner] for owner in owners) for owners in spread_over]
 
 
+def halves(towers: int) -> Groups:
+    """Return the groups if the topology is unknown: the first and the second half of the towers.
+
+    The first half is larger by one if the number of towers is odd; a single tower is one group.
+    """
+    first = (towers + 1) // 2
+    return tuple(group for group in (tuple(range(first)), tuple(range(first, towers))) if group)
+
+
+def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
+    """Return the tower that leads each group for a variable, and the group that computes the total."""
+    rank, main = divmod(number, len(groups))
+    return [group[rank % len(group)] for group in groups], main
+
+
 def by_host(devices: Sequence[str]) -> Groups:
     """Return the towers of each host. Hosts are in the order of their first devices."""
     hosts: dict[int | None, list[int]] = {}

@@ -15,7 +15,7 @@ import pytest
 from gputopo.launch.data import DataRequest, make_data
 from gputopo.launch.device_names import device_name
 from gputopo.launch.supervise.watchdog import SIGN_S
-from gputopo.launch.train.lifecycle.checkpoint_files import newest
+from gputopo.launch.train.lifecycle import newest_checkpoint
 from gputopo.values.run.events import (
     Device,
     Evaluated,
@@ -138,7 +138,7 @@ def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_wha
     events = over_hosts(tmp_path / "resumed", rest)
     assert [step.global_step for step in steps_of(events)] == list(range(2, STEPS + 2))
     assert losses_of(events) == pytest.approx(losses_of(alone)[1:], rel=1e-4)
-    ours, theirs = newest(tmp_path / "kept")[0], newest(tmp_path / "whole")[0]
+    ours, theirs = newest_checkpoint(tmp_path / "kept")[0], newest_checkpoint(tmp_path / "whole")[0]
     assert ours is not None
     assert theirs is not None
     assert dict(ours.arrays())["scale/2"] == 3, "steps left out for an overflow, two of them by the hosts"

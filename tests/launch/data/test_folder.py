@@ -4,17 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.data import find_data, require_made_for, require_sound
-from gputopo.launch.data import folder as data_folder
-from gputopo.launch.data.folder import (
+from gputopo.launch.data import (
     Listing,
-    check,
-    count,
-    listed,
+    count_records,
+    find_damage,
+    find_data,
+    list_files,
+    masked_crc,
+    require_made_for,
     require_same,
+    require_sound,
 )
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from tests.launch.data.records import framed
+from tests.launch.data.records import FOOTER_BYTES, HEADER_BYTES, framed
 
 
 def shard(folder: Path, name: str, *records: bytes) -> Path:
@@ -30,7 +32,7 @@ def test_imagenet_is_known_by_its_files_names(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("other files are no matter")
     found = find_data(tmp_path)
     assert (found.name, found.form, found.of("train")) == ("imagenet", "tfrecord", tuple(paths))
-    assert (count(found, "train"), count(found, "validation")) == (4, 1)
+    assert (count_records(found, "train"), count_records(found, "validation")) == (4, 1)
     assert found.notices == ()
 
 
@@ -58,7 +60,7 @@ def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
     found = find_data(tmp_path)
     assert (found.name, found.form) == ("cifar10", form)
     assert [len(found.of("train")), len(found.of("validation"))] == [5, 1]
-    assert count(found, "train") == (5 if form == "binary" else None)
+    assert count_records(found, "train") == (5 if form == "binary" else None)
 
 
 @pytest.mark.parametrize(
@@ -119,29 +121,30 @@ def test_damage_is_seen_without_reading_the_data(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-1])
     other = shard(tmp_path, "train-00001-of-00003")
     shard(tmp_path, "train-00002-of-00003", b"a")
-    assert check(find_data(tmp_path), "train") == [
+    assert find_damage(find_data(tmp_path), "train") == [
         (cut, 1, "the file ends within record 1"),
         (other, 0, "the file is empty"),
     ]
 
 
-def test_of_a_large_folder_only_the_beginnings_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut = shard(tmp_path, "train-00000-of-00002", b"a" * 50, b"b" * 50)
+def test_of_a_large_folder_only_the_beginnings_are_looked_at(tmp_path: Path) -> None:
+    cut = shard(tmp_path, "train-00000-of-00003", b"a" * 50, b"b" * 50)
     cut.write_bytes(cut.read_bytes()[:-1])
-    text = tmp_path / "train-00001-of-00002"
+    text = tmp_path / "train-00001-of-00003"
     text.write_text("this is a text of some length")
-    monkeypatch.setattr(data_folder, "WALKED_BYTES", 10)
+    with (tmp_path / "train-00002-of-00003").open("wb") as large:
+        length = (2**31).to_bytes(8, "little")
+        large.write(length + masked_crc(length).to_bytes(4, "little"))
+        large.truncate(HEADER_BYTES + 2**31 + FOOTER_BYTES)  # it needs no room on the disk
     found = find_data(tmp_path)
-    assert check(found, "train") == [(text, 0, "the file is not a TFRecord file")]
-    assert count(found, "train") is None
+    assert find_damage(found, "train") == [(text, 0, "the file is not a TFRecord file")]
+    assert count_records(found, "train") is None
 
 
 def test_a_binary_cifar_file_that_is_cut_is_seen(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(2 * 3073 + 5))
     (tmp_path / "data_batch_2.bin").write_bytes(b"")
-    assert [(path.name, record, why) for path, record, why in check(find_data(tmp_path), "train")] == [
+    assert [(path.name, record, why) for path, record, why in find_damage(find_data(tmp_path), "train")] == [
         ("data_batch_1.bin", 2, "the file ends within record 2"),
         ("data_batch_2.bin", 0, "the file is empty"),
     ]
@@ -222,8 +225,11 @@ def test_a_listing_has_the_files_of_one_subset_with_their_sizes(tmp_path: Path) 
     for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
         (tmp_path / name).write_bytes(b"x" * len(name))
     names = ("train-00000-of-00002", "train-00001-of-00002")
-    assert listed(tmp_path, "imagenet", "train") == Listing({name: len(name) for name in names})
+    assert list_files(tmp_path, "imagenet", "train") == Listing({name: len(name) for name in names})
 
 
 def test_a_listing_of_a_folder_that_cannot_be_used_has_the_reason(tmp_path: Path) -> None:
-    assert listed(tmp_path / "nowhere", "imagenet", "train").error == f"there is no folder {tmp_path}/nowhere"
+    assert (
+        list_files(tmp_path / "nowhere", "imagenet", "train").error
+        == f"there is no folder {tmp_path}/nowhere"
+    )

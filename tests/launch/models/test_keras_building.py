@@ -192,20 +192,20 @@ import json, sys
 import keras
 import numpy as np
 import tensorflow as tf
-from gputopo.launch.spec import model_names
-from gputopo.launch.models import models
-from gputopo.launch.models.model import parameter_count
-from gputopo.launch.models.keras_building import build_keras, seeds
+from gputopo.launch.models import Stream
+from gputopo.launch.models import TowerRows
+from gputopo.launch.models import build_model
+from gputopo.launch.models import parameter_count
+from gputopo.launch.models.keras_building import seeds
+from gputopo.launch.spec import read_model_name
 from gputopo.launch.models.keras_outputs import Head
-from gputopo.launch.models.layers import TowerRows
-from gputopo.launch.models.layers import Stream
 
 answer = {}
 from gputopo.values.run.events import Device
 from gputopo.values.run.spec import RunSpec
 one = RunSpec(model="keras:convnexttiny", backend="gpu", batch_size=1, data_format="NCHW",
     devices=(Device(tower=0, device="/GPU:0"),))
-built = models.build_model(one.model, one)
+built = build_model(one.model, one)
 answer["counted"] = [parameter_count(built), built.input_shape, built.classes]
 answer["turned"] = [built.layout, built.says[-1], keras.config.image_data_format()]
 rows = [TowerRows(first, 4, Stream(1, 4, step)) for first in (0, 4) for step in (0, 1)]
@@ -222,11 +222,11 @@ answer["from probabilities"] = [exact.numpy().tolist(),
 graph = tf.function(lambda x: head.logits(tf.nn.softmax(x)), autograph=False)
 answer["from the graph"] = bool((graph(logits) == logits).numpy().all())
 
-from gputopo.launch.train.training import stepper_of
-from gputopo.launch.train.inputs.synthetic import examples
+from gputopo.launch.train import stepper_of
+from gputopo.launch.train.inputs import examples
 one = RunSpec(model="tests.launch.train.user_models:squares", backend="cpu", ps_device="/CPU:0", batch_size=6,
     devices=(Device(tower=0, device="/CPU:0"),))
-model = models.build_model(one.model, one)
+model = build_model(one.model, one)
 first = float(stepper_of(model, one)(0).losses[0])
 images, labels = examples(model, TowerRows(0, 6, Stream(one.seed, 0)), seed=one.seed, data_format="NHWC")
 images, wanted = model.own_layout(images, "NHWC"), tf.one_hot(labels, 3)

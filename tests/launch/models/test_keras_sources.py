@@ -13,11 +13,11 @@ pytestmark = pytest.mark.tensorflow
 ENTER = "import os, sys; os.chdir(sys.argv[1]); sys.path[:0] = sys.argv.pop().split(':')"
 ASK = """
 from gputopo.values.errors import UsageError
-from gputopo.launch.spec import model_names
+from gputopo.launch.spec import read_model_name
 from gputopo.launch.models.keras_sources import own_model
 for name in sys.argv[2:]:
     try:
-        own_model(model_names.read(name), 1)
+        own_model(read_model_name(name), 1)
     except UsageError as error:
         print(f"{error.what} | {error.hint}")
 """
@@ -68,9 +68,17 @@ def test_a_module_that_does_not_do_is_reported_with_what_to_do(reported: dict[st
 
 
 LISTED = """
-from gputopo.launch.models import source_check
-from gputopo.launch.models.keras_sources import applications
-print(sorted(source_check.known_applications()) == sorted(one.__name__ for one in applications().values()))
+import keras
+from gputopo.launch.models import require_code
+from gputopo.values.errors import UsageError
+known = []
+for name, found in vars(keras.applications).items():
+    try:
+        require_code(f"keras:{name}")
+    except UsageError:
+        continue
+    known.append(name)
+print(sorted(known) == sorted(name for name, found in vars(keras.applications).items() if callable(found)))
 """
 
 

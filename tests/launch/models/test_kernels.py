@@ -16,8 +16,8 @@ WITHOUT_ONEDNN = """
 import json, os, sys
 import tensorflow as tf
 from gputopo.values.errors import GputopoError
-from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.train import worker
+from gputopo.launch.train.placement import require_kernels
 from tests.launch.specs import cpu_spec
 from gputopo.values.run.spec import Precision
 
@@ -75,8 +75,7 @@ FIRST_STEP = """
 import json, sys
 import tensorflow as tf
 from gputopo.values.errors import GputopoError
-from gputopo.launch.train.placement.devices import set_up_devices
-from gputopo.launch.train.placement.trial_step import require_kernels
+from gputopo.launch.train.placement import require_kernels, set_up_devices
 from gputopo.values.run.spec import Precision
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec

@@ -13,14 +13,12 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 from gputopo.workload import known_architectures, workload_names
-from gputopo.launch.models import layers, models
-from gputopo.launch.models.model import parameter_count
-from gputopo.launch.train.inputs.synthetic import examples
-from gputopo.launch.models.layers import TowerRows
-from gputopo.launch.models.layers import Stream, cut_normal, integers, normal, uniform
+from gputopo.launch.models import NetworkModel, Stream, TowerRows, build_model, layers, parameter_count
+from gputopo.launch.models.layers import cut_normal, integers, normal, uniform
+from gputopo.launch.train.inputs import examples
 
-answer = {"parameters": {name: parameter_count(models.build_model(name)) for name in workload_names()}}
-answer["shapes"] = {name: models.build_model(name).input_shape for name in workload_names()}
+answer = {"parameters": {name: parameter_count(build_model(name)) for name in workload_names()}}
+answer["shapes"] = {name: build_model(name).input_shape for name in workload_names()}
 stream = Stream(7, 3)
 for name, draw in (("uniform", uniform), ("normal", normal)):
     whole = draw(stream, (8, 3, 5)).numpy()
@@ -37,14 +35,14 @@ odd = np.clip(normal(Stream(1, 1), (9, 1, 7)).numpy(), -2.0, 2.0)
 answer["odd rows"] = bool((cut_normal(Stream(1, 1), (9, 1, 7), 1.0).numpy() == odd).all())
 labels = integers(stream, 5000, 11).numpy()
 answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
-model = models.build_model("trivial")
+model = build_model("trivial")
 nhwc = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
 nchw = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
 dropped = layers.dropout(np.ones((64, 4096), np.float32), 0.5, TowerRows(0, 64, stream), 0)
 answer["dropped"] = float((dropped == 0).numpy().mean())
 def takes_any(name):
-    model = models.NetworkModel.of(known_architectures()[name])
+    model = NetworkModel.of(known_architectures()[name])
     with tf.Graph().as_default():
         given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
         images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))

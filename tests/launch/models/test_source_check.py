@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.models.source_check import require_code
+from gputopo.launch.models import require_code
 from gputopo.values.errors import UsageError
 
 
@@ -82,8 +82,3 @@ def test_a_model_that_keras_does_not_have_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError) as refused:
         require_code("keras:zzz")
     assert refused.value.hint.startswith("there are: ConvNeXtBase, ")
-
-
-def test_without_keras_the_name_is_left_to_the_training_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputopo.launch.models.source_check.find_spec", lambda name: None)
-    require_code("keras:zzz")

@@ -12,10 +12,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.models import models
-from gputopo.launch.train.placement.devices import set_up_devices
-from gputopo.launch.train.step import TrainingStep
-from gputopo.launch.train.training import stepper_of
+from gputopo.launch.models import build_model
+from gputopo.launch.train import set_up_devices, stepper_of
 from gputopo.values.run.events import Device
 from gputopo.values.run.spec import Exchange
 from tests.launch.specs import cpu_spec
@@ -55,8 +53,7 @@ def built(cores: int, towers: int, mode: str) -> dict[str, list[int]]:
     """Build one step as on so many cores. No step is taken, so there may be more than this machine has."""
     os.sched_getaffinity = lambda pid: set(range(cores))
     spec = msgspec.structs.replace(SPEC, devices=SPEC.devices[:towers], **MODES[mode])
-    step = stepper_of(models.build_model(spec.model, spec), spec)
-    assert isinstance(step, TrainingStep)
+    step = stepper_of(build_model(spec.model, spec), spec)
     nodes = {node.name: node for node in step.graph_nodes()}
     return {
         kind: [

@@ -6,21 +6,21 @@ Towers on CPU 1 and 2 stand for GPUs; CPU 0 is the host. It prints JSON: by part
 import itertools
 import json
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models import models
-from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.lifecycle import evaluating
-from gputopo.launch.train.placement import devices, placements
-from gputopo.launch.train.step import TrainingStep
-from gputopo.launch.train.training import stepper_of
+from gputopo.launch.models import build_model
+from gputopo.launch.train import set_up_devices, stepper_of
+from gputopo.launch.train.lifecycle import ForwardStep
 from gputopo.values.run.events import Device
-from gputopo.values.run.spec import Exchange, Optimization, Precision, RunSpec
+from gputopo.values.run.spec import Data, Exchange, Optimization, Precision, RunSpec
 from tests.launch.train.gpu_kernels import is_gpu_build, is_on_host, without_gpu_kernel
+from tests.launch.train.inputs import folders
 from tests.launch.train.steps_process import tiny
 
 USER = "tests.launch.train.user_models:"
@@ -78,9 +78,9 @@ def core() -> _Found:
     found = _Found()
     for one in specs:
         # tiny has all kinds of layers; the variables of lenet are large enough to be cut.
-        model = tiny() if one.model == "tiny" else models.build_model(one.model)
-        found.look(f"{one.variable_update} {one.data_format}", _step(model, one).graph_nodes())
-    passes = evaluating.ForwardStep(tiny(), spec(data_format="NCHW", task="forward", devices=ONE))
+        model = tiny() if one.model == "tiny" else build_model(one.model)
+        found.look(f"{one.variable_update} {one.data_format}", stepper_of(model, one).graph_nodes())
+    passes = ForwardStep(tiny(), spec(data_format="NCHW", task="forward", devices=ONE))
     found.look("forward", passes.graph_nodes())
     for op in ("VarHandleOp", "ReadVariableOp", "AssignVariableOp"):
         for dtype in (tf.float32, tf.int64):
@@ -92,7 +92,7 @@ def core() -> _Found:
 
 def marks() -> dict[str, Any]:
     """What the mark of a tower's weights waits for on GPUs, and what its first layer waits for."""
-    step = _step(tiny(), spec(backend="gpu"))
+    step = stepper_of(tiny(), spec(backend="gpu"))
     ops = step.graph.graph.get_operations()
     (last,) = (op for op in ops if op.name == "marks/Neg")
     asked = last.inputs[0].op
@@ -127,7 +127,7 @@ def numerics() -> _Found:
                 gradient_clip_norm=1.0,
             ),
         )
-        graph = _step(tiny(), one).graph.graph.as_graph_def()
+        graph = stepper_of(tiny(), one).graph.graph.as_graph_def()
         inner = [node for function in graph.library.function for node in function.node_def]
         found.look(f"{compute} {optimizer}", itertools.chain(graph.node, inner))
         found.branches += sum("ResourceApply" in node.op for node in inner)
@@ -139,7 +139,7 @@ def trainers() -> _Found:
     found = _Found()
 
     def look(label: str, one: RunSpec) -> None:
-        step: Any = stepper_of(models.build_model(one.model, one), one)
+        step: Any = stepper_of(build_model(one.model, one), one)
         found.look(label, step.graph_nodes())
 
     look("mobile", spec(model=USER + "mobile", data_format="NCHW"))
@@ -157,11 +157,21 @@ def trainers() -> _Found:
     return found
 
 
-def _step(model: Any, one: RunSpec) -> TrainingStep:
-    return TrainingStep(model, one, placements.place(model, one), source_of(model, one))
+def reading(folder: Path) -> _Found:
+    """What reading puts on a tower: images are transposed there."""
+    found = _Found()
+    sources = (Data(folder=str(folders.coloured(folder))), Data(source="cpu"))
+    for data in sources:
+        found.look(
+            str(data.source),
+            stepper_of(tiny(), spec(devices=ONE, data_format="NCHW", data=data)).graph_nodes(),
+        )
+    return found
 
 
 if __name__ == "__main__":
-    devices.set_up_devices(spec())
+    set_up_devices(spec())
     parts = {part.__name__: asdict(part()) for part in (core, numerics, trainers)}
+    with tempfile.TemporaryDirectory() as folder:
+        parts["reading"] = asdict(reading(Path(folder)))
     json.dump({"gpu_build": is_gpu_build(), "marks": marks(), **parts}, sys.stdout)

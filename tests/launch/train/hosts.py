@@ -8,38 +8,63 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from gputopo.launch.device_names import device_name
-from gputopo.launch.jobs.serving import own_spec
+import msgspec
+
 from gputopo.values import schema
 from gputopo.values.run.events import Device, PhaseBegun, decode_line
-from gputopo.values.run.spec import RunSpec, Server
+from gputopo.values.run.spec import Lifecycle, RunSpec, Server
 from tests.kit.forks import ROOT
 from tests.launch.forks import server
 from tests.launch.train.worker_process import environment
+
+# How a host of rank 1 or above trains: without limits, saving nothing.
+UNTIL_RANK_0_ENDS: dict[str, Any] = {
+    "num_batches": None,
+    "time_budget_s": None,
+    "max_batches": None,
+    "max_error": None,
+    "min_warmup_s": 0.0,
+}
+
+
+def cpu(rank: int, number: int = 0) -> str:
+    """Return TensorFlow's name of a CPU device of a host."""
+    return f"/job:worker/task:{rank}/device:CPU:{number}"
 
 
 def devices_of(hosts: int, each: int) -> tuple[Device, ...]:
     """Return the devices of a run: so many CPU devices on each host."""
     places = [(rank, number) for rank in range(hosts) for number in range(each)]
     return tuple(
-        Device(tower=tower, device=device_name("CPU", number, rank), rank=rank, host=f"n{rank}")
+        Device(tower=tower, device=cpu(rank, number), rank=rank, host=f"n{rank}")
         for tower, (rank, number) in enumerate(places)
     )
 
 
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that no program listens on."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def of_rank(spec: RunSpec, rank: int) -> RunSpec:
+    """Return the spec of a host of rank 1 or above, by a strategy that has a process on each host."""
+    saved = Lifecycle(resume=spec.lifecycle.resume, resume_or_start=spec.lifecycle.resume_or_start)
+    warns = msgspec.structs.replace(spec.optimization, on_nan="warn")
+    return msgspec.structs.replace(spec, rank=rank, lifecycle=saved, optimization=warns, **UNTIL_RANK_0_ENDS)
+
+
 def spec_of(hosts: int, each: int, **fields: Any) -> RunSpec:
     """Return a spec of the cheapest model on hosts whose addresses are free ports of this one."""
-    with ExitStack() as held:
-        ports = []
-        for _ in range(hosts):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(one.getsockname()[1])
     servers = tuple(
-        Server(host=f"n{rank}", address=f"127.0.0.1:{port}", cores=2) for rank, port in enumerate(ports)
+        Server(host=f"n{rank}", address=f"127.0.0.1:{port}", cores=2)
+        for rank, port in enumerate(free_ports(hosts))
     )
     given: dict[str, Any] = {"model": "trivial", "backend": "cpu", "batch_size": 2, "num_batches": 3}
-    given |= {"num_warmup_batches": 1, "ps_device": device_name("CPU", 0, 0)}
+    given |= {"num_warmup_batches": 1, "ps_device": cpu(0)}
     if "strategy" in fields:
         given |= {"variable_update": "replicated", "ps_device": None, "rank": 0}
     return RunSpec(**{**given, "devices": devices_of(hosts, each), "servers": servers, **fields})
@@ -81,7 +106,7 @@ def working(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
         started = {}
         for rank in spec.ranks[1:]:
             file = folder / f"rank-{rank}.json"
-            schema.write(file, own_spec(spec, rank))
+            schema.write(file, of_rank(spec, rank))
             program = ending.enter_context(_started(("-m", "gputopo.launch.train.worker", str(file), "1")))
             started[rank] = program[0]
         yield started

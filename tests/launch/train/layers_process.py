@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.layers import GraphLayers, Stream, TowerRows, dense
+from gputopo.launch.models import GraphLayers, Stream, TowerRows
 
 BATCH, INPUTS, OUTPUTS = 2, 8, 16
 
@@ -41,7 +41,12 @@ def products(rows: int, width: int) -> dict[str, float]:
     draw = np.random.default_rng(rows)
     x = tf.constant(draw.normal(size=(rows, width)), tf.float32)
     kernel = tf.constant(draw.normal(size=(width, width)), tf.float32)
-    return apart(lambda: dense(x, kernel), lambda: tf.matmul(x, kernel), [x, kernel])
+    bias = tf.zeros(width)
+
+    def ours() -> Any:
+        return layers([kernel, bias]).dense(x, width, activation=None)
+
+    return apart(ours, lambda: tf.matmul(x, kernel), [x, kernel])
 
 
 def apart(ours: Callable[[], Any], theirs: Callable[[], Any], of: list[Any]) -> dict[str, float]:

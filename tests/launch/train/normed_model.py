@@ -42,7 +42,7 @@ class NormedModel:
 
     @property
     def variables(self) -> Sequence[Any]:
-        from gputopo.launch.models.model import VariableSpec
+        from gputopo.launch.models import VariableSpec
 
         ones = {"conv/gamma": 1.0}
         return [
@@ -52,7 +52,7 @@ class NormedModel:
 
     @property
     def state(self) -> Sequence[Any]:
-        from gputopo.launch.models.model import VariableSpec
+        from gputopo.launch.models import VariableSpec
 
         return [
             VariableSpec("conv/mean", (self.filters,), 0.0),
@@ -71,8 +71,7 @@ class NormedModel:
     ) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.layers import GraphLayers
-        from gputopo.launch.models.model import Forward
+        from gputopo.launch.models import Forward, GraphLayers
         from gputopo.workload import Norm
 
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)  # type: ignore[arg-type]

@@ -9,23 +9,23 @@ towers' devices have no kernel for GPUs. TIMED is 1 if the methods are timed as 
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gputopo.launch.jobs.reduction_bench import METHODS
-from gputopo.launch.jobs.reduction_worker import ReductionJob
 from gputopo.values.errors import GputopoError
-from gputopo.values.run.events import Device, Event
+from gputopo.values.run.all_reduce import NAMES
+from gputopo.values.run.events import Device
 from gputopo.values.run.spec import Exchange, RunSpec
-from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.gpu_kernels import without_gpu_kernel
-from tests.launch.train.small_model import SmallModel
+from tests.launch.train.small_model import SHAPES as SMALL_MODEL
 
 SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large one is worth cutting
+METHODS = (*NAMES, "ring#2", "psgpu#2")
 ON_CPU = tuple(name for name in METHODS if not name.startswith("nccl"))
 WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "copy in parts": ("copy", {}),
@@ -65,12 +65,11 @@ def exchange_of(fields: dict[str, Any], count: int) -> Exchange:
 
 
 def main(count: int, out: Path, *, timed: bool) -> None:
-    from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.placement.methods import ALGORITHMS, reducer_of
+    from gputopo.launch.train import set_up_devices
+    from gputopo.launch.train.placement import reducer_of
 
-    run = run_spec(count)
-    devices.set_up_devices(run)
-    names = [device.device for device in run.devices]
+    set_up_devices(run_spec(count))
+    names = [f"/CPU:{tower}" for tower in range(count)]
     results: dict[str, Any] = {
         "checks": {},
         "sound": {},
@@ -78,34 +77,56 @@ def main(count: int, out: Path, *, timed: bool) -> None:
         "nodes": {},
         "without_gpu_kernel": {},
         "self_test": {},
+        "known": [name for name in METHODS if reducer_of(name, names, Exchange())],
     }
     for label, (name, fields) in cases_on(count).items():
         exchange = exchange_of(fields, count)
-        reducer = reducer_of(name, names, exchange)
-        with _kept_graphs() as nodes, cut_as_on_gpus() if label == "copy in parts" else nullcontext():
+        reducer = reducer_of(name, _uncommon(names) if label == "copy in parts" else names, exchange)
+        with _kept_graphs() as nodes:
             np.savez(out / f"{label}.npz", **_reduce(reducer, names))
             results["cuts"][label] = sum(node.op == "Slice" for node in nodes)
-            results["self_test"][label] = _self_tested(reducer, label, names, exchange)
+            results["self_test"][label] = _refusal(partial(self_tested, reducer, label, names, exchange))
             if timed and label in TIMED:
-                results["sound"][label] = _checked(label, run)
+                results["sound"][label] = _checked(reducer, label, names)
         if timed:
             results["nodes"][label] = len(nodes)
             results["without_gpu_kernel"][label] = [node.op for node in without_gpu_kernel(nodes)]
     for name, broken in _broken(names).items() if timed else ():
-        whole, ALGORITHMS["copy"] = ALGORITHMS["copy"], broken
-        results["checks"][name] = _checked("copy", run)
-        ALGORITHMS["copy"] = whole
+        results["checks"][name] = _checked(broken, "copy", names)
     (out / "reported.json").write_text(json.dumps(results))
 
 
-def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
-    from gputopo.launch.train.placement.algorithms import self_test
+def _uncommon(names: Sequence[str]) -> list[str]:
+    """Return names by which the devices are not known to share their memory, as GPUs do not."""
+    return [f"/job:localhost/replica:0/task:0/device:{name[1:]}" for name in names]
 
+
+def self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
+    from gputopo.launch.train.placement import self_test
+
+    self_test(reducer, label, names, exchange.transfer)
+    return "right"
+
+
+def _refusal(call: Callable[[], Any]) -> Any:
+    """Return what a call returns, or what it refuses."""
     try:
-        self_test(reducer, label, names, exchange.transfer)
+        return call()
     except GputopoError as error:
         return error.what
-    return "right"
+
+
+def _checked(reducer: Any, method: str, names: Sequence[str]) -> Any:
+    """Return the bytes and the times of a bench, after a self-test, or what one of them refused."""
+    from gputopo.launch.train import Bench
+
+    def timed() -> list[Any]:
+        self_tested(reducer, method, names, Exchange())
+        bench = Bench(list(SMALL_MODEL.values()), names)
+        call = bench.call_of(reducer, checked=method)
+        return [bench.bytes, all(call() > 0 for _ in range(2))]
+
+    return _refusal(timed)
 
 
 def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -138,57 +159,29 @@ def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _checked(method: str, run: RunSpec) -> list[Any]:
-    """Return the bytes and the number of times of a bench, or what it refused."""
-    from gputopo.launch.jobs.reduction_bench import timed_of
-    from gputopo.launch.jobs.reduction_worker import time_reduction
-
-    job = ReductionJob(run=run, method=method, repeats=2, warm_up=1)
-    events: list[Event] = []
-    try:
-        time_reduction(SmallModel(), job, events.append)
-    except GputopoError as error:
-        return [error.what]
-    timed = timed_of(job, events)
-    assert timed is not None
-    size, repeats_us, fixed_us = timed
-    return [size, len(repeats_us), min(repeats_us) > 0, fixed_us > 0]
-
-
 def _broken(names: Sequence[str]) -> dict[str, Any]:
-    """Return algorithms with one fault each; the right sums come from `copy`."""
+    """Return reductions with one fault each; the right sums come from `copy`."""
+    from gputopo.launch.train.placement import reducer_of
 
-    from gputopo.launch.train.placement.algorithms import copy
+    right = reducer_of("copy", names, Exchange())
+    graphs: list[int] = []
 
-    right = copy(names)
+    def loses_a_tower(gradients: Any) -> Any:
+        return right([[*row[:-1], row[0] * 0] for row in gradients])
 
-    def loses_a_tower(_: Any) -> Any:
-        return lambda gradients: right([[*row[:-1], row[0] * 0] for row in gradients])
+    def doubles_the_last_variable(gradients: Any) -> Any:
+        *sums, last = right(gradients)
+        return [*sums, last if len(gradients) == 1 else [2 * total for total in last]]
 
-    def doubles_the_last_variable(_: Any) -> Any:
-        def reduce(gradients: Any) -> Any:
-            *sums, last = right(gradients)
-            return [*sums, last if len(gradients) == 1 else [2 * total for total in last]]
+    def keeps_a_devices_own_gradient(gradients: Any) -> Any:
+        sums = right(gradients)
+        if len(gradients) > 1:
+            sums[1][-1] = gradients[1][-1]
+        return sums
 
-        return reduce
-
-    def keeps_a_devices_own_gradient(_: Any) -> Any:
-        def reduce(gradients: Any) -> Any:
-            sums = right(gradients)
-            if len(gradients) > 1:
-                sums[1][-1] = gradients[1][-1]
-            return sums
-
-        return reduce
-
-    def wrong_from_the_second_graph_on(_: Any) -> Any:
-        graphs: list[int] = []
-
-        def reduce(gradients: Any) -> Any:
-            graphs.append(1)
-            return right(gradients) if len(graphs) <= 1 else [list(row) for row in gradients]
-
-        return reduce
+    def wrong_from_the_second_graph_on(gradients: Any) -> Any:
+        graphs.append(1)
+        return right(gradients) if len(graphs) <= 1 else [list(row) for row in gradients]
 
     faults = (
         loses_a_tower,

@@ -22,7 +22,7 @@ class SlopeModel:
 
     @property
     def variables(self) -> Sequence[Any]:
-        from gputopo.launch.models.model import VariableSpec
+        from gputopo.launch.models import VariableSpec
 
         return [VariableSpec("slope", (12, 1), 0.3)]
 
@@ -38,7 +38,7 @@ class SlopeModel:
     ) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.model import Forward
+        from gputopo.launch.models import Forward
 
         return Forward(FAR + tf.matmul(tf.reshape(images, (rows.batch, -1)), weights[0]), [])
 

@@ -31,7 +31,7 @@ class SmallModel:
 
     @property
     def variables(self) -> Sequence[Any]:
-        from gputopo.launch.models.model import VariableSpec
+        from gputopo.launch.models import VariableSpec
 
         return [VariableSpec(name, shape, 0.3) for name, shape in SHAPES.items()]
 
@@ -47,8 +47,7 @@ class SmallModel:
     ) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.layers import dense
-        from gputopo.launch.models.model import Forward
+        from gputopo.launch.models import Forward
 
         kernel, bias, dense_kernel, dense_bias = (tf.cast(weight, images.dtype) for weight in weights)
         x = tf.nn.conv2d(images, kernel, 1, "VALID", data_format)
@@ -56,7 +55,7 @@ class SmallModel:
         if data_format == "NCHW":
             x = tf.transpose(x, (0, 2, 3, 1))
         x = tf.reshape(x, (rows.batch, -1))
-        return Forward(tf.cast(tf.nn.bias_add(dense(x, dense_kernel), dense_bias), tf.float32), [])
+        return Forward(tf.cast(tf.nn.bias_add(tf.matmul(x, dense_kernel), dense_bias), tf.float32), [])
 
 
 def loss_and_gradients(weights: Sequence[Array], images: Array, labels: Any) -> tuple[float, list[Array]]:

@@ -27,10 +27,10 @@ _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
 
 def main(cases_file: str, out: str) -> None:
     reported = json.loads(Path(cases_file).read_text())
-    from gputopo.launch.train.placement import devices
+    from gputopo.launch.train import set_up_devices
 
     cases = {name: _case(reported["towers"], fields) for name, fields in reported["cases"].items()}
-    devices.set_up_devices(_case(reported["towers"], {"model": "small"})[0])
+    set_up_devices(_case(reported["towers"], {"model": "small"})[0])
     found = {}
     for name, (spec, more) in cases.items():
         try:
@@ -68,7 +68,7 @@ class Overflowing:
     def forward(self, weights: Any, state: Any, images: Any, rows: Any, *others: Any, **named: Any) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.model import Forward
+        from gputopo.launch.models import Forward
 
         passed = self.inner.forward(weights, state, images, rows, *others, **named)
         if rows.first // rows.batch != self.tower:
@@ -79,12 +79,11 @@ class Overflowing:
 
 def tiny() -> Any:
     """Return a network of the catalogue's words with a norm, neighbours, pools and dropout."""
-    from gputopo.launch.models.models import NetworkModel
-    from gputopo.workload import Architecture
-    from gputopo.workload.sketch import RESIDUAL_NORM
+    from gputopo.launch.models import NetworkModel
+    from gputopo.workload import Architecture, Norm
 
     def build(layers: Any, x: Any, classes: int) -> Any:
-        x = layers.conv(x, 8, 3, norm=RESIDUAL_NORM)
+        x = layers.conv(x, 8, 3, norm=Norm(decay=0.9, epsilon=1e-5, scale=True))
         x = layers.max_pool(x, 2, 2)
         x = layers.local_response(layers.conv(x, 8, 3), 2, 1.0, 1e-2, 0.75)
         x = layers.average_pool(x, 2, 1)
@@ -96,11 +95,11 @@ def tiny() -> Any:
 
 
 def _model(spec: RunSpec) -> Any:
-    from gputopo.launch.models import models
+    from gputopo.launch.models import build_model
 
     own: dict[str, Any] = {"tiny": tiny, "small": SmallModel, "normed": NormedModel}
     own["dropping"] = partial(NormedModel, keep=0.5)
-    return own[spec.model]() if spec.model in own else models.build_model(spec.model, spec)
+    return own[spec.model]() if spec.model in own else build_model(spec.model, spec)
 
 
 def _run(
@@ -111,16 +110,15 @@ def _run(
     overflow: dict[str, Any] | None = None,
     losses_only: bool = False,
 ) -> dict[str, Any]:
-    from gputopo.launch.models.layers import Stream, TowerRows
-    from gputopo.launch.train.inputs.synthetic import examples
-    from gputopo.launch.train.placement import checking
-    from gputopo.launch.train.training import stepper_of
+    from gputopo.launch.models import Stream, TowerRows
+    from gputopo.launch.train import stepper_of
+    from gputopo.launch.train.inputs import examples
 
     model = _model(spec) if overflow is None else Overflowing(_model(spec), **overflow)
     stepper: Any = stepper_of(model, spec)
     placement = stepper.placement
     first = [variable.numpy() for variable in placement.places[0]]
-    outcome, counts = checking.run_and_collect(lambda: stepper(0))
+    outcome, counts = stepper.first(0)
     assert counts is not None
     outcomes = [outcome, *(stepper(number) for number in range(1, steps))]
     arrays: dict[str, Any] = {"losses": np.array([one.losses for one in outcomes])}  # [steps, towers]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gputopo.launch.spec.recipes import model_recipe
+from gputopo.workload import known_architectures
 from tests.launch.train.trained import Found, steps_of
 
 pytestmark = pytest.mark.tensorflow
@@ -12,10 +12,7 @@ BATCH = 2  # the smallest that norms can work with, and the one whose gradients 
 # One of each family that is small; the others take seconds a step.
 MODELS = (
     "lenet",
-    "trivial",
-    "alexnet-cifar10",
     "resnet20",
-    "cifar10-cnn",
 )
 
 
@@ -28,7 +25,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
             "steps": 3,
             "losses_only": True,
             "batch_size": BATCH,
-            "learning_rate": model_recipe(name, BATCH)[0],
+            "learning_rate": known_architectures()[name].learning_rate,
             "variable_update": "parameter_server",
             "ps_device": "/CPU:0",
         }

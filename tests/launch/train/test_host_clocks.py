@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gputopo.launch.train.host_clocks import host_exchanges
+from gputopo.launch.train import host_exchanges
 
 NAN = float("nan")
 

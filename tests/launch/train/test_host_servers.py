@@ -14,12 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from gputopo.launch.device_names import device_name
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
 from tests.launch.forks import run_program
-from tests.launch.train.hosts import serving, spec_of
+from tests.launch.train.hosts import cpu, serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched
 
 pytestmark = pytest.mark.tensorflow
@@ -31,7 +30,7 @@ COLLECTIVE = {"variable_update": "replicated", "all_reduce": "collective", "ps_d
 def test_a_server_that_is_killed_ends_the_training_and_one_that_others_ask_to_end_does_not(
     tmp_path: Path,
 ) -> None:
-    endless = spec_of(3, 1, model=MODEL, num_batches=1_000_000, ps_device=device_name("CPU", 0, 1))
+    endless = spec_of(3, 1, model=MODEL, num_batches=1_000_000, ps_device=cpu(1))
     with serving(tmp_path, endless) as servers:
 
         def kill(_: int, event: Event) -> None:
@@ -128,16 +127,20 @@ def test_a_process_whose_launcher_is_stopped_ends_and_that_of_rank_0_reports_it(
     assert "host n0 (rank 0) was silent: its gputopo was stopped" in failed.cause
 
 
-# Without waiting some of the variables are those of the round before, in a third of the rounds.
+# Without waiting some of the variables are those of the round before, in a third of the rounds: eight rounds.
 _ASSIGN = """
 import sys
 import msgspec, numpy as np, tensorflow as tf
 from gputopo.values.run.spec import RunSpec
-from gputopo.launch.train.placement import checking, devices
+from gputopo.launch.train import Stepper
+from gputopo.launch.train.placement import joined, set_up_devices
 from gputopo.values import schema
+class Read(Stepper):
+    def __call__(self, number):
+        return [float(one.numpy()) for one in graph()]
 spec = schema.decode(open(sys.argv[1], "rb").read(), RunSpec, origin="")
-devices.set_up_devices(spec)
-with devices.joined(spec):
+set_up_devices(spec)
+with joined(spec):
     there = spec.devices[1].device
     with tf.device(there):
         variables = [tf.Variable(tf.zeros(1_000_000)) for _ in range(20)]
@@ -145,10 +148,10 @@ with devices.joined(spec):
         with tf.device(there):
             return [tf.reduce_min(one.read_value()) for one in variables]
     graph = tf.compat.v1.wrap_function(read, [])
-    for number in range(1, 13):
+    for number in range(1, 9):
         for one in variables:
             one.assign(np.full(1_000_000, number, np.float32))
-        found, _ = checking.run_and_collect(lambda: [float(one.numpy()) for one in graph()])
+        found, _ = Read().first(0)
         assert found == [number] * 20, found
 """
 

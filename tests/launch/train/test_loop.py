@@ -1,6 +1,5 @@
 """The loop with invented steps: which steps it takes and what it reports of each."""
 
-from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,18 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train import loop as loop_module
-from gputopo.launch.train.loop import (
-    MAX_WARMUP,
-    Loop,
-    LossWatch,
-    Scales,
-    ScaleWatch,
-    is_warm,
-    longest_warmup,
-)
-from gputopo.launch.train.placement import checking
-from gputopo.launch.train.stepper import StepOutcome
+from gputopo.launch.train import Loop, LossWatch, ScaleWatch, StepOutcome
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import (
     Event,
@@ -47,6 +35,7 @@ class Steps:
     def __init__(self, outcomes: Sequence[StepOutcome]) -> None:
         self.outcomes = list(outcomes)
         self.numbers: list[int] = []
+        self.now_s = 0.0
 
     def __call__(self, number: int) -> StepOutcome:
         if len(self.numbers) == len(self.outcomes):
@@ -54,11 +43,11 @@ class Steps:
         self.numbers.append(number)
         return self.outcomes[len(self.numbers) - 1]
 
+    def first(self, number: int) -> tuple[StepOutcome, None]:
+        return self(number), None
+
     def check_variables(self) -> dict[str, int]:
         return {"/CPU:0": 4}
-
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        return {"/CPU:0": 1}
 
 
 def outcome(losses: Sequence[float] = (1.0, 1.0), examples: Sequence[int] | None = None) -> StepOutcome:
@@ -66,15 +55,10 @@ def outcome(losses: Sequence[float] = (1.0, 1.0), examples: Sequence[int] | None
     return StepOutcome(np.array(losses, np.float32), np.zeros((2, 3)), examples=counts)
 
 
-@pytest.fixture(autouse=True)
-def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "run_and_collect", lambda run: (run(), None))
-
-
 def taken(spec: RunSpec, steps: Steps, *, trained: int = 0) -> tuple[list[Event], Loop, bool]:
     events: list[Event] = []
     stepper: Any = steps
-    loop = Loop(stepper, spec, events.append, trained=trained)
+    loop = Loop(stepper, spec, events.append, trained=trained, clock=lambda: steps.now_s)
     return events, loop, loop.run()
 
 
@@ -122,20 +106,18 @@ def test_an_evaluation_takes_the_batches_of_the_data_and_times_all_but_the_first
 class Clocked(Steps):
     """Steps that take these seconds by the clock of the loop, the first one the compiling."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> None:
+    def __init__(self, seconds: Sequence[float]) -> None:
         super().__init__([outcome()] * len(seconds))
-        self._seconds, self._now_s = seconds, 0.0
-        clock = SimpleNamespace(perf_counter=lambda: self._now_s, time=lambda: self._now_s)
-        monkeypatch.setattr(loop_module, "time", clock)
+        self._seconds = seconds
 
     def __call__(self, number: int) -> StepOutcome:
-        self._now_s += self._seconds[len(self.numbers)]
+        self.now_s += self._seconds[len(self.numbers)]
         return super().__call__(number)
 
 
-def test_no_step_is_begun_that_would_go_beyond_the_time_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_is_begun_that_would_go_beyond_the_time_budget() -> None:
     spec = cpu_spec(num_warmup_batches=1, num_batches=None, time_budget_s=2.5)
-    events, _, ended = taken(spec, Clocked(monkeypatch, [1.0] * 20))
+    events, _, ended = taken(spec, Clocked([1.0] * 20))
     assert (numbers(events), ended) == ([(0, 1), (1, 2), (2, 3)], False)
 
 
@@ -150,30 +132,30 @@ def test_no_step_is_begun_that_would_go_beyond_the_time_budget(monkeypatch: pyte
     ],
 )
 def test_counting_by_error_takes_12_steps_at_least_20_s_at_most_and_a_minute_for_few(
-    monkeypatch: pytest.MonkeyPatch, seconds: list[float], counted: int
+    seconds: list[float], counted: int
 ) -> None:
     spec = cpu_spec(
         num_warmup_batches=1, num_batches=None, time_budget_s=20.0, max_error=0.01, max_batches=None
     )
-    events, _, ended = taken(spec, Clocked(monkeypatch, [3.0, *seconds]))
+    events, _, ended = taken(spec, Clocked([3.0, *seconds]))
     assert (numbers(events)[-1][0], ended) == (counted, False)
     assert sum(seconds[:counted]) <= LONGEST_S
 
 
-def test_counting_by_error_ends_when_the_error_is_small_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_by_error_ends_when_the_error_is_small_enough() -> None:
     """Speeds 3% away from their mean: 9 steps would do; 9% away it takes about 81."""
     spec = cpu_spec(
         num_warmup_batches=1, num_batches=None, time_budget_s=20.0, max_error=0.01, max_batches=None
     )
-    few, _, _ = taken(spec, Clocked(monkeypatch, [0.2, *[0.2 / 1.03, 0.2 / 0.97] * 50]))
+    few, _, _ = taken(spec, Clocked([0.2, *[0.2 / 1.03, 0.2 / 0.97] * 50]))
     assert numbers(few)[-1][0] == MIN_COUNTED
-    more, _, _ = taken(spec, Clocked(monkeypatch, [0.2, *[0.2 / 1.09, 0.2 / 0.91] * 50]))
+    more, _, _ = taken(spec, Clocked([0.2, *[0.2 / 1.09, 0.2 / 0.91] * 50]))
     assert 70 <= numbers(more)[-1][0] <= 95
 
 
-def test_a_number_of_steps_is_exact_whatever_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_steps_is_exact_whatever_is_known() -> None:
     spec = cpu_spec(num_warmup_batches=1, num_batches=40, time_budget_s=1.0, max_error=0.01)
-    events, _, _ = taken(spec, Clocked(monkeypatch, [0.1] * 50))
+    events, _, _ = taken(spec, Clocked([0.1] * 50))
     assert numbers(events)[-1][0] == 40
 
 
@@ -201,31 +183,38 @@ def test_the_loss_of_a_step_is_the_mean_of_its_examples_also_where_a_tower_has_f
     assert training[0] == 3.0
 
 
-@given(st.integers(0, 300), st.sampled_from([None, 0.0, 1.0]), st.lists(st.floats(0.001, 1.0), max_size=300))
-def test_no_warmup_is_shorter_than_asked_or_longer_than_its_limit(
+def warmup_of(seconds: Sequence[float], **fields: Any) -> int:
+    """Return the steps of a warm-up whose steps would take these seconds, the first one the compiling."""
+    events, _, _ = taken(cpu_spec(num_batches=1, **fields), Clocked(seconds))
+    return next(event.steps for event in events if isinstance(event, WarmupDone))
+
+
+@given(
+    st.integers(1, 30),
+    st.sampled_from([None, 0.0, 1.0]),
+    st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30),
+)
+def test_no_warmup_is_shorter_than_asked_or_longer_than_its_time(
     least: int, min_s: float | None, seconds: list[float]
 ) -> None:
-    spec = cpu_spec(num_warmup_batches=least, min_warmup_s=min_s)
-    assert not is_warm(spec, seconds[: least - 1]) or least == 0
-    assert is_warm(spec, [0.0001] * longest_warmup(spec))
+    taken_s = [*seconds, *[1.0] * 40]
+    steps = warmup_of(taken_s, num_warmup_batches=least, min_warmup_s=min_s)
+    assert steps >= least
+    # The first step, which compiles, is no part of the time.
+    assert steps == least or sum(taken_s[1 : steps - 1]) < (min_s or 0.0) <= sum(taken_s[1:steps])
 
 
 def test_a_warm_up_lasts_for_its_time_after_the_compiling_and_a_fixed_one_for_its_steps() -> None:
-    spec = cpu_spec(num_warmup_batches=3, min_warmup_s=1.0)
-    assert not is_warm(spec, [9.0, *[0.1] * 9])
-    assert is_warm(spec, [9.0, *[0.1] * 11])
-    assert not is_warm(spec, [9.0, 5.0])
-    assert is_warm(spec, [9.0, 5.0, 5.0])
-    assert longest_warmup(spec) == MAX_WARMUP
-    fixed = cpu_spec(num_warmup_batches=3, min_warmup_s=None)
-    assert is_warm(fixed, [0.1] * 3)
-    assert longest_warmup(fixed) == 3
+    assert warmup_of([9.0, *[0.125] * 20], num_warmup_batches=3, min_warmup_s=1.0) == 9
+    assert warmup_of([9.0, 5.0, 5.0, 5.0], num_warmup_batches=3, min_warmup_s=1.0) == 3
+    assert warmup_of([9.0, *[0.0] * 1500], num_warmup_batches=3, min_warmup_s=1.0) == 1000
+    assert warmup_of([0.1] * 9, num_warmup_batches=3, min_warmup_s=None) == 3
 
 
 OUTCOME = StepOutcome(np.zeros(1), np.zeros((1, 3)))
 
 
-def watched(reports: Sequence[Scales | None], *, first: int = 1) -> list[str]:
+def watched(reports: Sequence[Any], *, first: int = 1) -> list[str]:
     """What is reported of steps `first`, `first` + 1, ... after which the scale stands so."""
     reported: list[Event] = []
     at = 0

@@ -1,7 +1,6 @@
 """Runs the worker for tests and returns its events."""
 
 import os
-import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,23 +61,6 @@ events = os.open(sys.argv[2], os.O_WRONLY)
 os.write(events, b"%d\\n" % os.getpid())
 sys.exit(worker.main([sys.argv[1], str(events)]))
 """
-
-
-def interrupted(
-    folder: Path, spec: RunSpec, *signals: signal.Signals, after: type[Event], code: int
-) -> list[Event]:
-    """Send signals to a worker after its first event of a kind; return all its events."""
-    asked: list[Event] = []
-
-    def interrupt(pid: int, event: Event) -> None:
-        if isinstance(event, after) and not asked:
-            for one in signals:
-                os.kill(pid, one)
-            asked.append(event)
-
-    ended, events = watched(folder, spec, interrupt)
-    assert ended == code, (ended, events[-3:])
-    return events
 
 
 def watched(folder: Path, spec: RunSpec, react: Callable[[int, Event], None]) -> tuple[int, list[Event]]:

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gputopo.launch.data import cifar_files
-from gputopo.launch.data.make import DataRequest, Pixels, make_data, serialized, write_imagenet
-from gputopo.launch.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
-from tests.launch.data.records import framed
+from gputopo.launch.data import DataRequest, make_data, write_cifar
+from tests.launch.data.records import FOOTER_BYTES, HEADER_BYTES, example, framed
 
 COLOURS = {"amber": (250, 190, 10), "blue": (20, 40, 230), "cyan": (10, 220, 220), "dark": (12, 12, 12)}
 EACH = 3
@@ -20,6 +18,8 @@ EACH = 3
 DAMAGE = ("checksum", "truncated", "picture", "label", "empty_record")
 DAMAGED_RECORD = 1
 RECORDS = 3  # of each file
+PIXELS = 3 * 32 * 32  # of an image of CIFAR-10
+MIDDLE = [(0.2, 0.2, 0.8, 0.8)]
 OUTSIDE = [(0.1, 0.2, 0.8, 1.5)]  # a box that is not within its picture
 
 
@@ -43,13 +43,23 @@ def numbered(folder: Path) -> Path:
 
 
 def _written(
-    folder: Path, drawn: Sequence[tuple[Pixels, int]], validation: Sequence[int], *, files: int
+    folder: Path, drawn: Sequence[tuple[Any, int]], validation: Sequence[int], *, files: int
 ) -> Path:
     folder.mkdir(parents=True)
     order = np.random.Generator(np.random.Philox(key=1)).permutation(len(drawn)).tolist()
     train = [number for number in order if number not in validation]
-    write_imagenet(folder, train, validation, lambda number: drawn[number], files=files)
+    for subset, numbers, count in (("train", train, files), ("validation", validation, 1)):
+        for shard in range(count):
+            pictures = [drawn[number] for number in numbers[shard::count]]
+            records = [example(jpeg(pixels), klass + 1, MIDDLE) for pixels, klass in pictures]
+            (folder / f"{subset}-{shard:05d}-of-{count:05d}").write_bytes(b"".join(map(framed, records)))
     return folder
+
+
+def jpeg(pixels: Any) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=90)
+    return out.getvalue()
 
 
 def photographs(folder: Path) -> Path:
@@ -59,7 +69,7 @@ def photographs(folder: Path) -> Path:
 
 def record(label: int | None, *, encoded: bytes | None = None) -> bytes:
     """An example whose picture's grey is ten times its label."""
-    made = serialized(encoded or jpeg(label or 1), label or 0)
+    made = example(encoded or grey(label or 1), label or 0)
     if label is None:  # a field of another name
         made = made.replace(b"image/class/label", b"image/class/lab-l")
     return made
@@ -102,7 +112,7 @@ def schemas() -> dict[str, bytes]:
         return example.SerializeToString()  # type: ignore[no-any-return]
 
     sound = record(3)
-    boxed = serialized(jpeg(3), 3, boxes=OUTSIDE)
+    boxed = example(grey(3), 3, OUTSIDE)
     return {
         "sound": sound,
         "no message": b"\x07 this is no example",
@@ -116,11 +126,9 @@ def schemas() -> dict[str, bytes]:
     }
 
 
-def jpeg(label: int) -> bytes:
+def grey(label: int) -> bytes:
     """A picture whose grey is ten times its label."""
-    out = io.BytesIO()
-    Image.new("RGB", (40, 40), (10 * label % 256,) * 3).save(out, "JPEG")
-    return out.getvalue()
+    return jpeg(np.full((40, 40, 3), 10 * label % 256, np.uint8))
 
 
 def with_records(folder: Path, records: Sequence[bytes]) -> Path:
@@ -170,9 +178,9 @@ def cifar(folder: Path) -> tuple[Path, Path, dict[str, Any], dict[str, Any]]:
         subset, rows = (
             ("test", slice(None)) if number == 5 else ("train", slice(20 * number, 20 * number + 20))
         )
-        planes = cifar_files.to_planes(pixels[subset][rows])
+        planes = pixels[subset][rows].transpose(0, 3, 1, 2).reshape(-1, PIXELS)
         name = "test_batch" if number == 5 else f"data_batch_{number + 1}"
-        cifar_files.write_binary(binary / f"{name}.bin", planes, labels[subset][rows])
+        write_cifar(binary / f"{name}.bin", planes, labels[subset][rows])
         batch = {b"data": planes, b"labels": labels[subset][rows].tolist(), b"batch_label": name.encode()}
         (python / name).write_bytes(pickle.dumps(batch, protocol=2))
     return binary, folder, pixels, labels
@@ -182,7 +190,7 @@ def cut_cifar(folder: Path) -> Path:
     """Write a training file whose second record has label 10, and whose third one is cut short."""
     folder.mkdir(parents=True)
     path, labels = folder / "data_batch_1.bin", np.array([0, 10, 0], np.uint8)
-    cifar_files.write_binary(path, np.zeros((3, cifar_files.PIXELS), np.uint8), labels)
+    write_cifar(path, np.zeros((3, PIXELS), np.uint8), labels)
     path.write_bytes(path.read_bytes()[:-1])
     return folder
 
@@ -190,7 +198,7 @@ def cut_cifar(folder: Path) -> Path:
 def broken_cifar(folder: Path) -> Path:
     """Write a sound training file of the Python version, one that ends in the middle, and an empty one."""
     folder.mkdir(parents=True)
-    batch = {b"data": np.zeros((3, cifar_files.PIXELS), np.uint8), b"labels": [0, 1, 2]}
+    batch = {b"data": np.zeros((3, PIXELS), np.uint8), b"labels": [0, 1, 2]}
     data = pickle.dumps(batch, protocol=2)
     for number, size in ((1, len(data)), (2, 500), (3, 0)):
         (folder / f"data_batch_{number}").write_bytes(data[:size])

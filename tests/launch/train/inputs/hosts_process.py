@@ -7,7 +7,6 @@ that of rank 0. OUT gets a JSON file: {name of a case: what it gave}.
 import functools
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,33 +15,25 @@ import msgspec
 import numpy as np
 
 from gputopo.values import schema
-from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.spec import RunSpec
 from tests.launch.train.hosts import devices_of
 from tests.launch.train.inputs.cases.sources import Picture, error_of, source, spec_of
 
 HERE = Path("/proc/self/cwd")
 CIFAR = Picture((32, 32, 3), 11)
-# A data set, hosts, devices of each, examples of a device in a batch.
-LAYOUTS: tuple[tuple[str, int, int, BatchSize], ...] = (
-    ("imagenet", 2, 2, (4, 3, 1, 2)),
-    ("cifar10", 3, 1, 4),
-)
 STEPS = 8
-WRONG = ("gone", "lacking", "several", "more", "shorter", "bitten", "picture")
+WRONG = {"several": 3, "bitten": 2, "picture": 2}  # hosts
 
 
 def main(spec_file: str, out: str) -> None:
-    from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.placement import joined, set_up_devices
 
     every = schema.decode(Path(spec_file).read_bytes(), RunSpec, origin=spec_file)
-    devices.set_up_devices(msgspec.structs.replace(every, devices=devices_of(1, 4)))
-    with devices.joined(every):
+    set_up_devices(msgspec.structs.replace(every, devices=devices_of(1, 4)))
+    with joined(every):
         found = {}
         for name, case in CASES.items():
-            began = time.perf_counter()
             found[name] = case(every)
-            print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
     Path(out).write_text(json.dumps(found))
 
 
@@ -71,16 +62,14 @@ def taken(spec: RunSpec, numbers: Sequence[int], model: Any = None, start: tuple
 
 
 def evaluations(every: RunSpec) -> Any:
-    """Each layout's batches of six pictures, or of seven of CIFAR-10, on several hosts and on one."""
-    found = {}
-    for name, hosts, each, batch in LAYOUTS:
-        folder, model = ("numbered", None) if name == "imagenet" else ("cifar", CIFAR)
-        fields: dict[str, Any] = {"folder": HERE / folder, "name": name, "task": "eval", "batch": batch}
-        found[f"{name} {hosts}x{each}"] = [
-            taken(on(every, *layout, **fields), range(9), model)
-            for layout in ((hosts, each), (1, hosts * each))
-        ]
-    return found
+    """The batches of six pictures on several hosts and on one, and of seven of CIFAR-10 on several."""
+    own: dict[str, Any] = {"folder": HERE / "numbered", "task": "eval", "batch": (4, 3, 1, 2)}
+    cifar: dict[str, Any] = {"folder": HERE / "cifar", "task": "eval", "batch": 4}
+    return {
+        "several": taken(on(every, 2, 2, **own), range(9)),
+        "one": taken(on(every, 1, 4, **own), range(9)),
+        "cifar": taken(on(every, 3, 1, **cifar), range(9), CIFAR),
+    }
 
 
 def gone_on(every: RunSpec) -> Any:
@@ -89,18 +78,14 @@ def gone_on(every: RunSpec) -> Any:
     return {
         "whole": taken(on(every, 1, 1, batch=60, **fields), range(1)),
         "rest": taken(on(every, 3, 1, batch=2, **fields), range(3, 6), None, (3, 30)),
-        **{
-            cache: taken(on(every, 2, 1, batch=15, cache=cache, **fields), range(4))
-            for cache in ("raw", "decoded")
-        },
+        "cached": taken(on(every, 2, 1, batch=15, cache="raw", **fields), range(4)),
     }
 
 
 def wrong(every: RunSpec) -> Any:
     """What is reported of hosts whose folders are not that of rank 0."""
     found = {}
-    for name in WRONG:
-        hosts = 2 if name in ("bitten", "picture") else 3  # these are read
+    for name, hosts in WRONG.items():
         spec = on(every, hosts, 1, folder=HERE / name, batch=3)
         found[name] = error_of(functools.partial(taken, spec, range(STEPS)))
     return found
@@ -108,7 +93,7 @@ def wrong(every: RunSpec) -> Any:
 
 def memory(every: RunSpec) -> Any:
     """A refusal of another host, which has less memory free than the records need."""
-    from gputopo.launch.train.inputs.factory import require_cache_memory
+    from gputopo.launch.train.inputs import require_cache_memory
 
     paths = sorted((HERE / "numbered").glob("train-*"))
     return error_of(lambda: require_cache_memory(paths, "raw", free=1, host="n1 (rank 1)"))

@@ -28,6 +28,7 @@ CASES: dict[str, Case] = {
         order.cached,
         order.other_batches,
         damage.damage,
+        damage.stopped,
         damage.nothing_good,
         damage.let_go,
         damage.not_opened,
@@ -35,12 +36,10 @@ CASES: dict[str, Case] = {
         pictures.forms,
         cifar.cifar,
         damage.unfit,
-        feeding.failing,
         feeding.unused,
-        feeding.marks,
-        alone.private_threads,
+        feeding.queue,
+        alone.threads_left,
         alone.input_only,
-        alone.gpu_kernels,
     )
 }
 
@@ -48,9 +47,9 @@ CASES: dict[str, Case] = {
 def main(folder: str) -> None:
     import tensorflow as tf
 
-    from gputopo.launch.train.placement import devices
+    from gputopo.launch.train import set_up_devices
 
-    devices.set_up_devices(spec_of(towers=MAX_TOWERS))
+    set_up_devices(spec_of(towers=MAX_TOWERS))
     begin = tf.data.Dataset.__iter__
     tuned: dict[str, list[bool]] = {name: [] for name in CASES}
     threads: dict[str, list[str]] = {}

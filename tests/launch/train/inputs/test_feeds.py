@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.inputs.cases.feeding import LONG_S, STEPS
+from tests.launch.train.inputs.cases.feeding import STEPS
 from tests.launch.train.inputs.cases.sources import FEEDS
 from tests.launch.train.inputs.process import CASES
 
@@ -47,15 +47,6 @@ def test_python_batches_let_the_model_learn_and_host_batches_are_new_each_step(g
     assert min(host) > 1.0  # new examples with labels by chance cannot be learned
 
 
-def test_a_failure_while_a_batch_is_made_reaches_its_step_and_no_other(given: dict[str, Any]) -> None:
-    for feed in FEEDS:
-        found = given["failing"][feed]
-        what, _ = found["error"]
-        assert what == "the batch of step 2 cannot be made: OSError: [Errno 28] No space left on device"
-        assert (found["values"], found["again"]) == ([0.0, 1.0, 3.0, 4.0], 1.0), feed
-        assert found["ended"] == "StopIteration", "the end of the data"
-
-
 def test_no_thread_is_left_after_close(given: dict[str, Any]) -> None:
     assert given["threads"] == {case: [] for case in CASES}
 
@@ -66,11 +57,5 @@ def test_no_pipeline_has_a_tuner_whose_sleep_its_end_would_wait_for(given: dict[
     assert set(given["tuned"][case]) == {False}
 
 
-def test_waiting_for_the_input_is_in_the_step_but_not_in_a_towers_marks(given: dict[str, Any]) -> None:
-    found = given["marks"]
-    assert found["step"] >= found["waited"] >= LONG_S
-    assert found["last_mark"] <= found["step"] - found["waited"]
-
-
-def test_a_slow_model_does_not_wait_for_a_batch_that_was_made_meanwhile(given: dict[str, Any]) -> None:
-    assert given["marks"]["waited_of_slow_model"] < LONG_S / 2
+def test_a_queue_makes_batches_ahead_of_the_step_that_takes_them(given: dict[str, Any]) -> None:
+    assert given["queue"] == {"taken": [0], "made": [0, 1, 2], "out of order": 7}

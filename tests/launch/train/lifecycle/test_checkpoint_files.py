@@ -8,30 +8,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.lifecycle import checkpoint_files as files
-from gputopo.launch.train.lifecycle import folders
+from gputopo.launch.train.lifecycle import (
+    CheckpointHeader,
+    DiskError,
+    FolderError,
+    newest_checkpoint,
+    prune_checkpoints,
+    require_files,
+    require_writable,
+    write_checkpoint,
+)
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.run.spec import Lifecycle, Optimization, RunSpec
 from tests.launch.specs import cpu_spec
 from tests.launch.train.small_disk import small_disk
 
-HEADER = files.Header(
+HEADER = CheckpointHeader(
     steps=0, model="resnet20", classes=11, optimizer="momentum", variable_update="replicated", seed=1
 )
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def header(**changes: Any) -> files.Header:
+def header(**changes: Any) -> CheckpointHeader:
     return msgspec.structs.replace(HEADER, **changes)
 
 
-def saved(folder: Path, steps: int, **changes: Any) -> files.Checkpoint:
+def saved(folder: Path, steps: int, **changes: Any) -> Any:
     arrays = [
         ("variables/0/conv/kernel", KERNEL + steps),
         ("slots/0/conv/kernel/0", KERNEL * steps),
         ("scale/0", np.array(steps, np.float32)),
     ]
-    return files.write(folder, header(steps=steps, **changes), arrays)
+    return write_checkpoint(folder, header(steps=steps, **changes), arrays)
 
 
 def cut(path: Path, keep: float) -> None:
@@ -40,7 +48,7 @@ def cut(path: Path, keep: float) -> None:
 
 def test_what_was_written_is_read_back_to_the_last_bit(tmp_path: Path) -> None:
     saved(tmp_path, 7)
-    found, says = files.newest(tmp_path)
+    found, says = newest_checkpoint(tmp_path)
     assert found is not None
     assert (found.header.steps, found.header.model, says) == (7, "resnet20", ())
     arrays = dict(found.arrays())
@@ -54,7 +62,7 @@ def test_the_newest_is_the_one_trained_furthest_whatever_names_and_times(tmp_pat
     early = saved(tmp_path, 20).path.rename(tmp_path / "checkpoint-00000099.npz")
     os.utime(late, (1, 1))
     os.utime(early, (2_000_000_000, 2_000_000_000))
-    found, _ = files.newest(tmp_path)
+    found, _ = newest_checkpoint(tmp_path)
     assert found is not None
     assert (found.path, found.header.steps) == (late, 30)
 
@@ -65,7 +73,7 @@ def test_after_a_truncated_checkpoint_the_one_before_is_taken_and_it_is_reported
 ) -> None:
     good = saved(tmp_path, 10)
     cut(saved(tmp_path, 20).path, keep)
-    found, says = files.newest(tmp_path)
+    found, says = newest_checkpoint(tmp_path)
     assert found == good
     (said,) = says
     assert "checkpoint-00000020.npz is damaged or cut short" in said
@@ -83,7 +91,7 @@ def test_a_flipped_bit_never_gives_other_numbers(
     data[int(where * len(data))] ^= 1 << bit
     bad.path.write_bytes(data)
     try:
-        found, _ = files.newest(folder)
+        found, _ = newest_checkpoint(folder)
     except InputError:  # the flip changed the version in the header
         return
     assert found is not None
@@ -95,11 +103,11 @@ def test_a_flipped_bit_never_gives_other_numbers(
 
 
 def test_no_checkpoint_is_none_and_all_damaged_is_reported(tmp_path: Path) -> None:
-    assert files.newest(tmp_path / "absent") == (None, ())
+    assert newest_checkpoint(tmp_path / "absent") == (None, ())
     np.savez(tmp_path / "other.npz", a=KERNEL)  # somebody else's file is none of ours
-    assert files.newest(tmp_path) == (None, ())
+    assert newest_checkpoint(tmp_path) == (None, ())
     cut(saved(tmp_path, 5).path, 0.5)
-    found, says = files.newest(tmp_path)
+    found, says = newest_checkpoint(tmp_path)
     assert found is None
     assert len(says) == 1
 
@@ -109,7 +117,7 @@ def test_the_oldest_go_and_strangers_stay(tmp_path: Path) -> None:
         saved(tmp_path, steps)
     np.savez(tmp_path / "other.npz", a=KERNEL)
     (tmp_path / ".checkpoint-00000050.npz.123").write_bytes(b"killed in the middle")
-    assert [path.name for path in files.prune(tmp_path, 2)] == [
+    assert [path.name for path in prune_checkpoints(tmp_path, 2)] == [
         "checkpoint-00000020.npz",
         "checkpoint-00000010.npz",
     ]
@@ -120,8 +128,8 @@ def test_the_oldest_go_and_strangers_stay(tmp_path: Path) -> None:
     ]
 
 
-def lost(folder: Path, steps: int) -> files.Checkpoint:
-    return files.write(
+def lost(folder: Path, steps: int) -> Any:
+    return write_checkpoint(
         folder, header(steps=steps), [("variables/0/conv/kernel", np.full_like(KERNEL, np.inf))]
     )
 
@@ -130,9 +138,9 @@ def test_checkpoints_with_numbers_that_are_not_finite_replace_no_good_one(tmp_pa
     good = [saved(tmp_path, steps) for steps in (10, 20)]
     bad = [lost(tmp_path, steps) for steps in (30, 40, 50)]
     assert [one.header.finite for one in (*good, *bad)] == [True] * 2 + [False] * 3
-    assert files.prune(tmp_path, 2) == (bad[0].path,)
+    assert prune_checkpoints(tmp_path, 2) == (bad[0].path,)
     assert all(one.path.exists() for one in good)
-    found, remarks = files.newest(tmp_path)
+    found, remarks = newest_checkpoint(tmp_path)
     assert found == good[1]
     assert [remark.partition("npz ")[2] for remark in remarks] == [
         "has numbers that are not finite; using the checkpoint of step 20"
@@ -142,13 +150,13 @@ def test_checkpoints_with_numbers_that_are_not_finite_replace_no_good_one(tmp_pa
 @pytest.mark.parametrize("free", [0, 700])
 def test_a_full_disk_is_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_path: Path, free: int) -> None:
     good = saved(tmp_path, 10)
-    with small_disk(free), pytest.raises(folders.DiskError) as reported:
+    with small_disk(free), pytest.raises(DiskError) as reported:
         saved(tmp_path, 20)
     assert reported.value.exit_code == ExitCode.HARDWARE
     assert "checkpoint-00000020.npz" in reported.value.what
     assert "free some space" in reported.value.hint
     assert [path.name for path in tmp_path.iterdir()] == [good.path.name]
-    assert files.newest(tmp_path) == (good, ())
+    assert newest_checkpoint(tmp_path) == (good, ())
 
 
 @pytest.mark.parametrize(
@@ -164,31 +172,11 @@ def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
     tmp_path: Path, option: str, named_by: str | None, kind: str, what: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(folders.FolderError, match=f"cannot write {what} in {tmp_path}") as reported:
-        folders.require_writable(tmp_path / "file" / "kept", option, named_by)
+    with pytest.raises(FolderError, match=f"cannot write {what} in {tmp_path}") as reported:
+        require_writable(tmp_path / "file" / "kept", option, named_by)
     assert reported.value.exit_code == ExitCode.USAGE
     assert reported.value.kind == kind
     assert reported.value.hint == f"use a writable folder with {named_by or option}"
-
-
-def test_modes_with_one_set_of_variables_go_on_from_one_another(tmp_path: Path) -> None:
-    files.require_same(saved(tmp_path, 10), header(variable_update="parameter_server", seed=5))
-    alone = saved(tmp_path, 20, variable_update="independent", places=2)
-    with pytest.raises(InputError, match="2 separate trainings, not 3 separate trainings"):
-        files.require_same(alone, header(variable_update="independent", places=3))
-
-
-def test_a_missing_or_reshaped_array_is_named(tmp_path: Path) -> None:
-    found = saved(tmp_path, 10)
-    files.require_shapes(found, {"variables/0/conv/kernel": (2, 3)})
-    with pytest.raises(InputError, match=r"for variables/0/dense of shape \[4\] it has nothing"):
-        files.require_shapes(found, {"variables/0/dense": (4,)})
-    with pytest.raises(InputError, match=r"of shape \[3, 3\] it has shape \[2, 3\]"):
-        files.require_shapes(found, {"variables/0/conv/kernel": (3, 3)})
-
-
-def test_variables_of_one_name_get_names_of_their_own() -> None:
-    assert files.names_of(["a", "b", "a", "a"]) == ["a", "b", "a~2", "a~3"]
 
 
 def spec_of(folder: Path, **changes: Any) -> RunSpec:
@@ -205,16 +193,16 @@ def spec_of(folder: Path, **changes: Any) -> RunSpec:
 
 def test_a_run_begins_only_where_the_folder_is_as_it_was_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    files.require_files(spec_of(folder))
-    files.require_files(spec_of(folder, resume_or_start=True))
+    require_files(spec_of(folder))
+    require_files(spec_of(folder, resume_or_start=True))
     with pytest.raises(InputError, match=r"there is no checkpoint in .*kept to resume") as missing:
-        files.require_files(spec_of(folder, resume=True))
+        require_files(spec_of(folder, resume=True))
     assert "--resume auto" in missing.value.hint
     saved(folder, 10)
-    files.require_files(spec_of(folder, resume=True))
-    files.require_files(spec_of(folder, resume_or_start=True))
+    require_files(spec_of(folder, resume=True))
+    require_files(spec_of(folder, resume_or_start=True))
     with pytest.raises(UsageError, match="already holds a checkpoint of step 10"):
-        files.require_files(spec_of(folder))
+        require_files(spec_of(folder))
 
 
 @pytest.mark.parametrize(
@@ -230,22 +218,32 @@ def test_a_checkpoint_of_another_run_is_refused_by_its_header_alone(
 ) -> None:
     saved(tmp_path, 10)
     with pytest.raises(InputError, match=words) as refused:
-        files.require_files(spec_of(tmp_path, resume=True, **changes))
+        require_files(spec_of(tmp_path, resume=True, **changes))
     assert "(6 parameters)" in refused.value.what
+
+
+def test_modes_with_one_set_of_variables_continue_each_other_and_independent_towers_only_as_many(
+    tmp_path: Path,
+) -> None:
+    saved(tmp_path, 10)
+    require_files(spec_of(tmp_path, resume=True, variable_update="parameter_server", seed=5))
+    saved(tmp_path, 20, variable_update="independent", places=3)
+    with pytest.raises(InputError, match="3 separate trainings, not 2 separate trainings"):
+        require_files(spec_of(tmp_path, resume=True, variable_update="independent"))
 
 
 def test_a_folder_of_damaged_checkpoints_alone_is_refused_where_one_is_needed(tmp_path: Path) -> None:
     cut(saved(tmp_path, 10).path, 0.5)
-    files.require_files(spec_of(tmp_path))  # the worker may begin anew
+    require_files(spec_of(tmp_path))  # the worker may begin anew
     for task in ("train", "eval"):
         with pytest.raises(InputError, match=r"damaged or cut short .* no other checkpoint"):
-            files.require_files(spec_of(tmp_path, resume=True, task=task))
+            require_files(spec_of(tmp_path, resume=True, task=task))
 
 
 def test_an_evaluation_needs_a_checkpoint_of_its_model_however_it_was_trained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no checkpoint in"):
-        files.require_files(spec_of(tmp_path, task="eval"))
+        require_files(spec_of(tmp_path, task="eval"))
     saved(tmp_path, 10)
-    files.require_files(spec_of(tmp_path, task="eval", optimization=Optimization(optimizer="adam")))
+    require_files(spec_of(tmp_path, task="eval", optimization=Optimization(optimizer="adam")))
     with pytest.raises(InputError, match="the model resnet20, not vgg11"):
-        files.require_files(spec_of(tmp_path, task="eval", model="vgg11"))
+        require_files(spec_of(tmp_path, task="eval", model="vgg11"))

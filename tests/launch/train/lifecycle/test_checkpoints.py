@@ -19,11 +19,6 @@ MODES: dict[str, Fields] = {
     "replicated": {"variable_update": "replicated", "all_reduce": "copy"},
     "independent": {"variable_update": "independent"},
     "relaxed": {"variable_update": "replicated", "exchange": {"relaxed": True}},
-    "in parts": {
-        "variable_update": "parameter_server",
-        "exchange": {"ps_spread": True},
-        "in_parts": True,
-    },
     "mirrored": {"variable_update": "replicated", "strategy": "mirrored"},
 }
 OPTIMIZERS = {"momentum": {"optimizer": "momentum"}, "adam": {"optimizer": "adam"}}
@@ -32,7 +27,6 @@ FP16 = {"compute": "fp16", "auto_loss_scale": True, "loss_scale": 2.0**18, "loss
 # What each place holds is saved alike by any mode: each optimizer once where variables lie once or in copies.
 CASES = [
     ("independent", "adam"),
-    ("in parts", "adam"),
     ("replicated", "fp16"),
     ("mirrored", "adam"),
 ]
@@ -102,8 +96,7 @@ def test_resumed_weights_and_statistics_equal_uninterrupted_ones_to_the_last_bit
         name = f"{mode}-{optimizer}"
         whole, rest = ran[f"{name}-whole"].last, ran[f"{name}-rest"].last
         assert set(whole) == set(rest)
-        sets = 1 if mode == "in parts" else TOWERS
-        assert len({key.split("/")[1] for key in whole if key.startswith("variables")}) == sets
+        assert len({key.split("/")[1] for key in whole if key.startswith("variables")}) == TOWERS
         assert any(key.startswith("state") for key in whole)
         for key, array in whole.items():
             np.testing.assert_array_equal(array, rest[key], err_msg=f"{name} {key}")
@@ -142,7 +135,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]
         other("carries", relaxed, **MODES["relaxed"]),
         other("scaled", relaxed, **MODES["replicated"], precision=FP16),
         other("anew", adam, **by_adam, lifecycle={"resume": False, "resume_or_start": True}),
-        other("parts", adam, **by_adam, **spread, in_parts=True),
+        other("parts", adam, **by_adam, **spread),
         other("method", adam, **by_adam, method="kuza55", seed=99),
     ]
     return folder, run_all(folder, 2, runs)

@@ -1,13 +1,14 @@
 """What a run keeps and what is made of it: evaluation, forward passes, export, traces, scalars, accuracy."""
 
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gputopo.launch.train.loop import MAX_WARMUP
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import (
     Evaluated,
@@ -28,6 +29,7 @@ from tests.launch.train.trained import USER
 pytestmark = pytest.mark.tensorflow
 
 TOWERS, ROWS, STEPS = 2, 4, 6
+MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time
 SERVER: Fields = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
 
 
@@ -62,6 +64,8 @@ def runs_in(folder: Path) -> list[Fields]:
         _run("keras", 3, model=keras, lifecycle={"export": str(folder / "keras")}),
         _run("linked", model=keras, precision=bf16, lifecycle={"export": str(folder / "link")}),
         _run("used", lifecycle={"export": str(folder / "used")}),
+        _run("locked checkpoints", lifecycle={"checkpoints": str(folder / "locked")}),
+        _run("locked export", lifecycle={"export": str(folder / "locked")}),
     ]
 
 
@@ -72,7 +76,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(folder: Path) -> dict[str, Ran]:
-    return run_all(folder, TOWERS, runs_in(folder))
+    (folder / "locked").mkdir()
+    handle = os.open(folder / "locked", os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return run_all(folder, TOWERS, runs_in(folder))
+    finally:
+        os.close(handle)
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +272,15 @@ def test_an_export_goes_into_the_folder_that_a_link_names(ran: dict[str, Ran], f
     assert (folder / "link").is_symlink()
     names = sorted(path.name for path in (folder / "real").iterdir())
     assert names == ["model.json", "model.keras", "saved_model", "weights.npz"]
+
+
+def test_a_folder_that_another_run_writes_to_is_refused(ran: dict[str, Ran], folder: Path) -> None:
+    for kind in ("checkpoints", "export"):
+        refused = ran[f"locked {kind}"]
+        assert refused.error == f"another run is writing to {folder / 'locked'}"
+        assert f"--{kind}" in (refused.hint or "")
+        assert refused.exit_code == ExitCode.USAGE
+        assert refused.reported(Step) == []
 
 
 def test_an_export_never_goes_where_something_is(ran: dict[str, Ran]) -> None:

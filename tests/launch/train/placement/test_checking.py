@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement import check_ops, check_variables, count_tower_ops
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.events import Device
 from gputopo.values.run.spec import RunSpec
@@ -37,24 +37,24 @@ def test_an_op_counts_for_the_tower_whose_scope_it_was_built_in_wherever_it_stan
         Node("ConstantFolding/tower_1/gradient_tape/MatMul", "_FusedMatMul", on("CPU:0")),
         Node("update/AddN", "AddN", on("CPU:0")),
     ]
-    assert checking.count_tower_ops(nodes) == {(0, "/GPU:0"): 1, (1, "/CPU:0"): 1}
+    assert count_tower_ops(nodes) == {(0, "/GPU:0"): 1, (1, "/CPU:0"): 1}
 
 
 def test_copies_between_devices_and_clock_readings_are_no_computing_ops() -> None:
     ops = ("_Send", "_Recv", "Timestamp", "ReadVariableOp", "Identity", "Const")
     nodes = [Node(f"tower_0/{op}", op, on("CPU:0")) for op in ops]
-    assert checking.count_tower_ops(nodes) == Counter()
+    assert count_tower_ops(nodes) == Counter()
 
 
 def test_an_op_on_another_device_than_its_tower_is_an_error_that_names_both() -> None:
     counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 58, (1, "/CPU:0"): 2})
     with pytest.raises(HardwareError, match=r"2 ops of device 1 were placed on /CPU:0, not on /GPU:1"):
-        checking.check_ops(counts, spec("/GPU:0", "/GPU:1"))
+        check_ops(counts, spec("/GPU:0", "/GPU:1"))
 
 
 def test_a_device_without_any_op_is_an_error() -> None:
     with pytest.raises(HardwareError, match="no op was placed on /GPU:1"):
-        checking.check_ops(Counter({(0, "/GPU:0"): 60}), spec("/GPU:0", "/GPU:1"))
+        check_ops(Counter({(0, "/GPU:0"): 60}), spec("/GPU:0", "/GPU:1"))
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ def variables(*devices: str) -> list[Variable]:
 
 def test_bytes_of_variables_are_counted_by_device() -> None:
     wanted = ["/GPU:0", "/GPU:1", "/GPU:0"]
-    found = checking.check_variables([(variables("GPU:0", "GPU:1", "GPU:0"), wanted)])
+    found = check_variables([(variables("GPU:0", "GPU:1", "GPU:0"), wanted)])
     assert found == {"/GPU:0": 160, "/GPU:1": 80}
 
 
 def test_one_variable_on_another_device_is_an_error_that_names_both() -> None:
     with pytest.raises(HardwareError, match=r"variable kernel:0 is on /CPU:0, not on /GPU:1"):
-        checking.check_variables([(variables("GPU:0", "CPU:0"), ["/GPU:0", "/GPU:1"])])
+        check_variables([(variables("GPU:0", "CPU:0"), ["/GPU:0", "/GPU:1"])])

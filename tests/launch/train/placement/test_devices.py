@@ -12,16 +12,16 @@ ASK = """
 import json, os, sys, time
 import tensorflow as tf
 from gputopo.launch.train.marks import clock
-from gputopo.launch.train.placement import devices
+from gputopo.launch.train.placement import server_config, set_up_devices, settings
 from gputopo.values.run.spec import Precision, Runtime
 from tests.launch.specs import cpu_spec
 
-silent = devices.settings(cpu_spec())
+silent = settings(cpu_spec())
 os.environ.update(json.loads(sys.argv[2]))
 spec = cpu_spec(runtime=Runtime(**json.loads(sys.argv[1])))
-devices.set_up_devices(spec)
-made = [devices.short_name(one.name) for one in tf.config.list_logical_devices()]
-reported = devices.settings(spec)
+set_up_devices(spec)
+made = [one.name.replace("device:", "") for one in tf.config.list_logical_devices()]
+reported = settings(spec)
 
 # GPUs that are not there: what is asked of TensorFlow for each of them.
 asked = []
@@ -30,17 +30,17 @@ tf.config.list_physical_devices = lambda kind: gpus
 tf.config.experimental.set_memory_growth = lambda gpu, on: asked.append([gpu, "growth", on])
 tf.config.set_logical_device_configuration = lambda gpu, parts: asked.append(
     [gpu, "limit", [part.memory_limit for part in parts]])
-devices.set_up_devices(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
-devices.set_up_devices(cpu_spec(backend="gpu"))
+set_up_devices(cpu_spec(backend="gpu", runtime=Runtime(memory_limit_mib=512)))
+set_up_devices(cpu_spec(backend="gpu"))
 tf32 = [tf.config.experimental.tensor_float_32_execution_enabled()]
 exact = cpu_spec(backend="gpu", precision=Precision(tf32="off", deterministic=True),
     runtime=Runtime(memory_limit_mib=512))
-devices.server_config(exact, 0)
+server_config(exact, 0)
 tf32.append(tf.config.experimental.tensor_float_32_execution_enabled())
 graph = tf.compat.v1.wrap_function(lambda: clock([]), [])
 read = [float(graph()) for _ in range(2)]
 print(json.dumps({"silent": silent, "devices": made, "reported": reported, "asked": asked,
-    "gpu": devices.settings(exact), "tf32": tf32, "later": read[0] <= read[1] <= time.time(),
+    "gpu": settings(exact), "tf32": tf32, "later": read[0] <= read[1] <= time.time(),
     "clock": sorted({op.type for op in graph.graph.get_operations()} & {"PyFunc", "Timestamp"})}))
 """
 

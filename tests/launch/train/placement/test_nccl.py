@@ -11,9 +11,9 @@ pytestmark = pytest.mark.tensorflow
 CODE = """
 import json
 import tensorflow as tf
-from gputopo.launch.models import models
+from gputopo.launch.models import build_model
 from gputopo.values.run.spec import Exchange
-from gputopo.launch.train.placement import devices, placements
+from gputopo.launch.train.placement import place, set_up_devices
 from gputopo.values.errors import GputopoError
 from tests.launch.train.worker_process import trivial_spec
 
@@ -32,9 +32,9 @@ def placed(name):
     spec = trivial_spec(towers=2, variable_update="replicated", ps_device=None, all_reduce=name,
         exchange=Exchange(transfer="fp16"))
     emit = lambda event: phases.append([event.phase, sorted(ops & {"Cast", "CollectiveReduceV2"})])
-    placements.place(models.build_model(spec.model, spec), spec, emit)
+    place(build_model(spec.model, spec), spec, emit)
 
-devices.set_up_devices(trivial_spec(towers=2))
+set_up_devices(trivial_spec(towers=2))
 placed("nccl")
 placed("copy")
 try:

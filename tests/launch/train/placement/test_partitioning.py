@@ -4,9 +4,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.placement.algorithms import halves, leaders_of
-from gputopo.launch.train.placement.partitioning import (
+from gputopo.launch.train.placement import (
     chunk_sizes,
+    halves,
+    leaders_of,
     owners_of,
     small_runs,
     starts_of,

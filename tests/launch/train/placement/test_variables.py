@@ -1,6 +1,7 @@
-"""Copies of variables made and compared, in processes with two or three CPU devices."""
+"""Copies of variables made and compared, in a process with three CPU devices."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,12 @@ ASK = """
 import json, sys
 import numpy as np
 import tensorflow as tf
-from gputopo.launch.train.placement import devices
-from gputopo.launch.train.placement.variables import INFINITE_DIFFERENCE, largest_difference, pin
-from tests.launch.train.reduction_cases import run_spec
+from gputopo.launch.models import build_model
+from gputopo.launch.train import stepper_of
+from gputopo.launch.train.placement import largest_difference, pin, set_up_devices
+from tests.launch.train.worker_process import trivial_spec
 
-devices.set_up_devices(run_spec(3))
+set_up_devices(trivial_spec(3))
 
 def made(values, tower):
     with tf.device(f"/CPU:{tower}"):
@@ -32,6 +34,18 @@ drawn = tf.constant(np.arange(100, dtype=np.float32))
 pinned = tf.Variable(drawn)
 before = address(pinned)
 pin([pinned])
+def addresses(variables):
+    return [address(variable) for variable in variables]
+
+places = {}
+for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None), ("independent", None)):
+    spec = trivial_spec(2, variable_update=mode, ps_device=ps)
+    stepper = stepper_of(build_model(spec.model, spec), spec)
+    copies = stepper.placement.places
+    first = [addresses(copy) for copy in copies]
+    for number in range(2):
+        stepper(number)
+    places[mode] = (first, [addresses(copy) for copy in copies])
 nan, inf = float("nan"), float("inf")
 large = np.arange(3_000_000) % 1000
 spoiled = large.copy()
@@ -48,18 +62,24 @@ json.dump({
     "first lost": compared([nan, 2], [1, 2]),
     "infinities": compared([inf], [-inf]),
     "too far": compared([3e38], [-3e38]),
-    "farthest": INFINITE_DIFFERENCE,
+    "places": places,
     "pinned": [address(pinned) != before, bool((pinned.numpy() == drawn.numpy()).all())],
 }, sys.stdout)
 """
 
 
-def test_the_largest_difference_is_found_and_a_pinned_value_is_in_new_memory() -> None:
-    reported = answer_of("-c", ASK)
-    farthest = reported.pop("farthest")
+@pytest.fixture(scope="module")
+def reported() -> dict[str, Any]:
+    found: dict[str, Any] = answer_of("-c", ASK)
+    return found
+
+
+def test_the_largest_difference_is_found_and_always_finite(
+    reported: dict[str, Any],
+) -> None:
+    farthest = reported["too far"]
     assert math.isfinite(farthest)
-    assert reported.pop("pinned") == [True, True]
-    assert reported == {
+    assert {name: reported[name] for name in reported if name not in ("places", "pinned")} == {
         "equal": 0.0,
         "third": 0.25,
         "matrix": 0.5,
@@ -72,43 +92,23 @@ def test_the_largest_difference_is_found_and_a_pinned_value_is_in_new_memory() -
         "infinities": farthest,
         "too far": farthest,
     }
+    assert farthest > 3e38
 
 
-PLACES = """
-import json, sys
-import msgspec
-import numpy as np
-from gputopo.launch.models import models
-from gputopo.launch.train.placement import devices
-from gputopo.launch.train.training import stepper_of
-from tests.launch.specs import cpu_spec
-
-def addresses(variables):
-    return [np.asarray(memoryview(one.read_value())).ctypes.data for one in variables]
-
-spec = cpu_spec()
-devices.set_up_devices(spec)
-reported = {}
-for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None), ("independent", None)):
-    own = msgspec.structs.replace(spec, variable_update=mode, ps_device=ps)
-    stepper = stepper_of(models.build_model(own.model, own), own)
-    places = stepper.placement.places
-    before = [addresses(place) for place in places]
-    for number in range(3):
-        stepper(number)
-    reported[mode] = (before, [addresses(place) for place in places])
-json.dump(reported, sys.stdout)
-"""
+def test_a_pinned_value_is_in_new_memory(reported: dict[str, Any]) -> None:
+    assert reported["pinned"] == [True, True]
 
 
-def test_every_copy_has_memory_of_its_own_from_the_start_and_keeps_it_through_the_steps() -> None:
-    reported = answer_of("-c", PLACES)
-    assert {mode: len(before) for mode, (before, _) in reported.items()} == {
+def test_every_copy_has_memory_of_its_own_from_the_start_and_keeps_it_through_the_steps(
+    reported: dict[str, Any],
+) -> None:
+    places = reported["places"]
+    assert {mode: len(before) for mode, (before, _) in places.items()} == {
         "parameter_server": 1,
         "replicated": 2,
         "independent": 2,
     }
-    for mode, (before, after) in reported.items():
+    for mode, (before, after) in places.items():
         apart = {address for place in before for address in place}
         assert len(apart) == sum(map(len, before)), mode
         assert after == before, mode

@@ -4,7 +4,6 @@ import functools
 import gc
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import (
@@ -20,25 +19,11 @@ PASSES = 2  # of 15 good records, six a step
 
 
 def damage(root: Path) -> Any:
-    """Each kind, where it is left out."""
-    from gputopo.launch.train.inputs import records
-
+    """All kinds, if they are skipped."""
     results: dict[str, Any] = {}
     data = folders.damaged(root / "all", *folders.DAMAGE)
     for task in ("eval", "train"):
-        noted: set[tuple[str, int, str]] = set()
-        note = records.BadRecords.note
-
-        def noting(
-            bad: records.BadRecords, path: Path, record: int, why: str, noted: Any = noted, note: Any = note
-        ) -> None:
-            noted.add((path.name, record, why))
-            note(bad, path, record, why)
-
-        with (
-            mock.patch.object(records.BadRecords, "note", noting),
-            source(spec_of(data, task=task, batch=3, bad_records="skip")) as made,
-        ):
+        with source(spec_of(data, task=task, batch=3, bad_records="skip")) as made:
             labels: list[int] = []
             for step in range(PASSES * 5 // 2):
                 try:
@@ -48,10 +33,20 @@ def damage(root: Path) -> Any:
             results[task] = {
                 "labels": labels,
                 "says": list(made.notices),
-                "noted": sorted(noted),
                 "images": made.images_per_epoch,
             }
     return results
+
+
+def stopped(root: Path) -> Any:
+    """Kinds that only the reader finds, if they stop the run."""
+
+    def stops(kind: str) -> Any:
+        with source(spec_of(folders.damaged(root / kind, kind), task="eval", batch=3)) as made:
+            for step in range(3):
+                made.feed(step)
+
+    return {kind: error_of(functools.partial(stops, kind)) for kind in ("checksum", "empty_record")}
 
 
 def nothing_good(root: Path) -> Any:
@@ -68,7 +63,6 @@ def unfit(root: Path) -> Any:
 
     return {
         "resnet20 on imagenet": of(imagenet, Picture((32, 32, 3), 11), model="resnet20"),
-        "resnet50 on cifar10": of(tiny, Picture(), model="resnet50"),
         "own with few classes": of(tiny, Picture((32, 32, 3), 5)),
         "own with small range": of(imagenet, Picture(classes=2)),
         "name": of(imagenet, Picture(), name="cifar10"),
@@ -87,19 +81,9 @@ def let_go(root: Path) -> Any:
 
 
 def not_opened(root: Path) -> Any:
-    """What the reader and the look at the sizes of pictures make of a file that cannot be opened."""
-    import tensorflow as tf
-
-    from gputopo.launch.train.inputs import factory
-    from gputopo.launch.train.inputs.records import BadRecords, careful
-
+    """Labels of an evaluation one of whose files is removed after it was listed, and the notice."""
     data = folders.damaged(root / "not_opened", "none")
-    (data / "train-00001-of-00003").unlink()
-    paths = [data / f"train-{shard:05d}-of-00003" for shard in range(3)]
-    bad = BadRecords("skip")
-    records = careful(paths, tf.data.Dataset.range(3), bad, (1, 1000))
-    return {
-        "read": [[int(file), int(number)] for file, number, _ in records],
-        "bad": bad.notices,
-        "growth": factory.decoded_growth(paths[1:2]),
-    }
+    with source(spec_of(data, task="eval", batch=3, bad_records="skip")) as made:
+        (data / "validation-00001-of-00003").unlink()
+        labels = joint(made.feed(0))[1].tolist()
+        return {"labels": labels, "notice": made.notices[-1]}

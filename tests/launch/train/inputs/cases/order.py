@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gputopo.values.run.events import Event, Step
 from gputopo.values.run.spec import CacheForm, Lifecycle
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import (
@@ -18,10 +19,10 @@ from tests.launch.train.inputs.cases.sources import (
     steps,
 )
 
+FAR = 30 * 10**9  # an image that no run reads up to
+
 
 def order(root: Path) -> Any:
-    from gputopo.launch.train.inputs import datasets as imagenet
-
     data = folders.numbered(root / "numbered")  # 60 pictures to train with, each of a separate class
     two = spec_of(data, batch=5, towers=2)
 
@@ -29,12 +30,11 @@ def order(root: Path) -> Any:
         return [int(label) for label in steps(spec, numbers)[1]]
 
     pixels, whole = steps(two, range(12))
-    unequal_pixels, unequal = steps(spec_of(data, batch=(3, 7), towers=2), range(6))
-    limit, imagenet.MAX_SKIPPED_BYTES = imagenet.MAX_SKIPPED_BYTES, 0
+    unequal_pixels, unequal = steps(spec_of(data, batch=(3, 7), towers=2, bad_records="skip"), range(6))
     with source(two) as made:
+        made.start_at(3, FAR)
         far = [int(label) for label in joint(made.feed(3))[1]]
         restarted = list(made.notices)
-    imagenet.MAX_SKIPPED_BYTES = limit
     judged = []
     with source(spec_of(data, task="eval", batch=(3, 1))) as made:
         for number in (1, 2, 3, 0, 1):
@@ -51,40 +51,36 @@ def order(root: Path) -> Any:
         "second_pass": whole[60:].tolist(),
         "other_seed": labels(spec_of(data, batch=5, towers=2, seed=7), range(1)),
         "from_three": labels(spec_of(data, batch=5, towers=2, cache="decoded"), range(3, 6)),
-        "careful": labels(spec_of(data, batch=5, towers=2, bad_records="skip"), range(6)),
         "by_towers": float(np.abs(pixels[:60] - unequal_pixels).max()),
     }
 
 
 def other_batches(root: Path) -> Any:
-    """Labels that runs take, each going on from the last with another joint batch, and the whole order."""
-    from gputopo.launch.models import models
-    from gputopo.launch.train import training
-    from gputopo.launch.train.inputs import fed
+    """Examples and mean losses of the steps of runs that nothing changes.
+
+    Of runs each of which goes on from the last one with another joint batch, and of a whole run.
+    """
+    from gputopo.launch.models import build_model
+    from gputopo.launch.train import train
 
     data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
-    lifecycle = Lifecycle(checkpoints=str(root / "kept"), resume_or_start=True)
-    taken: list[int] = []
-    plain = fed.FedSource.feed
+    kept = Lifecycle(checkpoints=str(root / "kept"), resume_or_start=True)
 
-    def watched(self: fed.FedSource, number: int) -> Sequence[Any]:
-        fed = plain(self, number)
-        taken.extend(joint(fed)[1].tolist())
-        return fed
-
-    fed.FedSource.feed = watched  # type: ignore[method-assign]
-    for batch in ((9, 11), (1, 3, 2)):  # two steps each
-        spec = spec_of(data, towers=len(batch), batch=batch, model=name, num_batches=2, num_warmup_batches=0)
+    def losses(batch: Sequence[int], count: int, lifecycle: Lifecycle) -> list[tuple[int, float]]:
+        fields: dict[str, Any] = {"num_batches": count, "num_warmup_batches": 0, "learning_rate": 0.0}
+        spec = spec_of(data, towers=len(batch), batch=tuple(batch), model=name, **fields)
         spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=lifecycle)
-        training.train(models.build_model(name, spec), spec, lambda event: None)
-    fed.FedSource.feed = plain  # type: ignore[method-assign]
-    whole = steps(spec_of(data, towers=1, batch=13), range(4), Picture((32, 32, 3), 11))[1].tolist()
-    return {"taken": taken, "whole": whole}
+        events: list[Event] = []
+        train(build_model(name, spec), spec, events.append)
+        return [(event.images, event.loss or 0.0) for event in events if isinstance(event, Step)]
+
+    parts = [losses(batch, 2, kept) for batch in ((9, 11), (1, 3, 2))]
+    return {"parts": parts[0] + parts[1], "whole": losses((2,), 26, Lifecycle())}
 
 
 def cached(root: Path) -> Any:
     """Refusals to cache records in memory, by the free bytes; files of 12 kB contain pictures of 58 kB."""
-    from gputopo.launch.train.inputs.factory import require_cache_memory
+    from gputopo.launch.train.inputs import require_cache_memory
 
     paths = sorted(folders.damaged(root / "cached", "checksum").glob("train-*"))
     stored, decoded = sum(path.stat().st_size for path in paths), 9 * 40 * 40 * 3

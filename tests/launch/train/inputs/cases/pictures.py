@@ -1,27 +1,26 @@
 """What becomes of pictures and labels between the file and the tower."""
 
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gputopo.launch.data.make import serialized
-from tests.launch.data.records import framed
+from tests.launch.data.records import example, framed
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import Picture, spec_of, steps, to_the_end
 
-RESIZES = ("crop", "nearest", "bilinear", "bicubic", "area", "round_robin")
-PICTURES = (
-    *((resize, False, "train") for resize in RESIZES),
-    ("bilinear", True, "train"),
-    ("bilinear", False, "eval"),
-    ("bilinear", True, "eval"),
+RESIZES = ("nearest", "bilinear", "bicubic", "area", "round_robin")
+# Resize method, distortions, task, cache.
+PICTURES: tuple[tuple[str, bool, str, str | None], ...] = (
+    *((resize, False, "train", None) for resize in RESIZES),
+    ("bilinear", False, "train", "decoded"),
+    ("bilinear", True, "train", None),
+    ("bilinear", False, "eval", None),
+    ("bilinear", True, "eval", None),
 )
-
-
 SEED = 5
-EACH = 8  # pictures by each
+EACH = 8  # pictures by each: always the same one
 
 
 def colours_and_labels(root: Path) -> Any:
@@ -32,42 +31,19 @@ def colours_and_labels(root: Path) -> Any:
     return {"colours": colours, "labels": labels.tolist()}
 
 
-def pictures(root: Path) -> Any:
-    """Pictures by each method and use, made one by one; and what pipelines make of some."""
+def pictures(root: Path) -> None:
+    """Save the pictures that pipelines make of one photograph, by each method and use."""
     import tensorflow as tf
 
-    from gputopo.launch.data.examples import parsed
-    from gputopo.launch.train.inputs.preprocessing import Preprocessing, picture
-
-    data = folders.photographs(root / "photos")
-    stored = sorted(data.glob("train-*"))[0]
-    records = [one.numpy() for one in tf.data.TFRecordDataset(str(stored)).take(EACH)]
-
-    def made(records: Sequence[bytes], resize: Any, distortions: bool, task: str) -> Any:
-        height, width, _ = Picture().input_shape
-        recipe = Preprocessing(height, width, resize, distortions, training=task == "train", seed=SEED)
-        parts = [parsed(tf.constant(one)) for one in records]
-        return np.stack([picture(recipe, one, boxes, at).numpy() for at, (one, _, boxes) in enumerate(parts)])
-
+    stored = sorted(folders.photographs(root / "photos").glob("train-*"))[0]
+    (photograph,) = (one.numpy() for one in tf.data.TFRecordDataset(str(stored)).take(1))
+    folder = folders.with_records(root / "one", [photograph] * EACH)
+    shutil.copy(folder / "train-00000-of-00001", folder / "validation-00000-of-00001")
     for form in PICTURES:
-        np.save(root / f"{'-'.join(map(str, form))}.npy", made(records, *form))
-    one = folders.with_records(root / "one", records[:1])  # again and again
-    folders.with_records(root / "eval", records)
-    (root / "eval" / "train-00000-of-00001").rename(root / "eval" / "validation-00000-of-00001")
-    trained: dict[str, Any] = {"distortions": True, "resize": "round_robin", "seed": SEED}
-    for name, pictures, form, spec in (
-        ("read", records[:1] * EACH, ("round_robin", True, "train"), spec_of(one, **trained)),
-        (
-            "decoded",
-            records[:1] * EACH,
-            ("round_robin", True, "train"),
-            spec_of(one, cache="decoded", **trained),
-        ),
-        ("judged", records, ("area", True, "eval"), spec_of(root / "eval", task="eval", resize="area")),
-    ):
-        np.save(root / f"{name}.npy", steps(spec, range(1))[0])
-        np.save(root / f"{name} alone.npy", made(pictures, *form))
-    return None
+        resize, distortions, task, cache = form
+        fields: dict[str, Any] = {"resize": resize, "distortions": distortions, "task": task, "cache": cache}
+        made, _ = steps(spec_of(folder, towers=1, batch=EACH, seed=SEED, **fields), range(1))
+        np.save(root / f"{'-'.join(map(str, form))}.npy", made)
 
 
 def forms(root: Path) -> Any:
@@ -75,7 +51,7 @@ def forms(root: Path) -> Any:
     known = folders.forms()
     records = [folders.record(label, encoded=encoded) for label, encoded in enumerate(known.values(), 1)]
     data = folders.with_records(root / "forms", records)
-    boxed = serialized(known["progressive"], len(known) + 1, boxes=folders.OUTSIDE)
+    boxed = example(known["progressive"], len(known) + 1, folders.OUTSIDE)
     (data / "validation-00000-of-00001").write_bytes(b"".join(map(framed, [*records, boxed])))
     results: dict[str, Any] = {}
     for task, resize in (("train", "bilinear"), ("train", "crop"), ("eval", "bilinear")):

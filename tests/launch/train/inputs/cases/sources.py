@@ -38,7 +38,7 @@ def spec_of(folder: Path | None = None, *, towers: int = 2, batch: BatchSize = 4
 
 @contextmanager
 def source(spec: RunSpec, model: Any = None) -> Iterator[Any]:
-    from gputopo.launch.train.inputs.factory import source_of
+    from gputopo.launch.train.inputs import source_of
 
     with closing(source_of(model or Picture(), spec)) as made:
         yield made
