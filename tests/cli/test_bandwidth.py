@@ -13,7 +13,7 @@ from gputopo.runs import BoxHistory
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.ends import End
-from gputopo.values.machine import Gpu, Link, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.cli.conftest import ByName, Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
@@ -319,7 +319,7 @@ def test_the_published_files_of_7gforce_give_the_verdict(call: Call) -> None:
 
 
 CARDS = tuple(Gpu(index=index, name="GeForce GTX 1070") for index in range(2))
-PAIR = Machine(source="mine", gpus=CARDS, links=(Link(a=0, b=1, hop="PIX"),))
+PAIR = Machine(source="mine", gpus=CARDS, links=(Link(a=0, b=1, hop=Hop.PIX),))
 
 
 def copies(**gb_per_s: float) -> Bandwidth:
