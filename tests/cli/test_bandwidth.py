@@ -11,7 +11,14 @@ from gputopo import probes
 from gputopo.probes import SessionRequest
 from gputopo.runs import BoxHistory
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CopyRate,
+    CopyRateKind,
+    Failure,
+    NotMeasured,
+    Samples,
+)
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.cli.conftest import ByName, Call
@@ -141,7 +148,7 @@ STUCK = {
     "complete": False,
     "not_measured": (NotMeasured(what="d2h gpu:1 -> host", reason="cuMemAlloc hung"),),
 }
-NOTHING: dict[str, Any] = {"samples": (), "failures": ()}
+NOTHING: dict[str, Any] = {"samples": Samples(), "failures": ()}
 
 
 @pytest.mark.parametrize(
@@ -270,8 +277,8 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
         for index, gpu in enumerate(gpu for gpu in machine.gpus if gpu.index != 1)
     )
     of_two = msgspec.structs.replace(machine, gpus=left, links=machine_with(3).links)
-    before = Bandwidth(source="live", samples=(pair(0, 1, 5.0), pair(2, 3, 12.0), pair(0, 2, 9.0)))
-    after = Bandwidth(source="live", samples=(pair(1, 2, 6.0), pair(0, 1, 9.0)))
+    before = Bandwidth(source="live", samples=Samples((pair(0, 1, 5.0), pair(2, 3, 12.0), pair(0, 2, 9.0))))
+    after = Bandwidth(source="live", samples=Samples((pair(1, 2, 6.0), pair(0, 1, 9.0))))
     write(whole, machine, before)
     as_fast = msgspec.structs.replace(after, samples=(pair(1, 2, 12.0), pair(0, 1, 9.0)))
     write(fewer, of_two, as_fast)
@@ -322,28 +329,28 @@ CARDS = tuple(Gpu(index=index, name="GeForce GTX 1070") for index in range(2))
 PAIR = Machine(source="mine", gpus=CARDS, links=(Link(a=0, b=1, hop=Hop.PIX),))
 
 
-def copies(**gb_per_s: float) -> Bandwidth:
-    """Return copies of these kinds, from the host to GPU 0 or from GPU 0 to GPU 1."""
-    samples = []
-    for kind, speed in gb_per_s.items():
-        ends = ("host", "gpu:0") if kind == "h2d" else ("gpu:0", "gpu:1")
-        fields = {"kind": kind, "source": ends[0], "destination": ends[1], "median_gb_per_s": speed}
-        samples.append(msgspec.convert({**fields, "bytes": 10**8}, Sample, dec_hook=lambda _, end: End(end)))
-    return Bandwidth(source="x", samples=tuple(samples))
+def copied(kind: CopyRateKind, gb_per_s: float) -> CopyRate:
+    """Return copies from the host to GPU 0, or from GPU 0 to GPU 1."""
+    ends = (End("host"), End("gpu:0")) if kind == "h2d" else (End("gpu:0"), End("gpu:1"))
+    return CopyRate(kind=kind, source=ends[0], destination=ends[1], median_gb_per_s=gb_per_s, bytes=10**8)
+
+
+def with_copies(path: Path, *copies: CopyRate) -> Path:
+    return write(path, PAIR, Bandwidth(source="x", samples=Samples(copies)))
 
 
 @pytest.mark.parametrize(
-    ("speeds", "what"),
+    ("copies", "what"),
     [
-        ({"p2p_direct": 90.0}, "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8"),
-        ({"h2d": 90.0}, "90.0 GB/s host to gpu:0"),
-        ({"p2p_direct": 12.0, "bidirectional": 40.0}, "40.0 GB/s"),
+        ((copied("p2p_direct", 90.0),), "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8"),
+        ((copied("h2d", 90.0),), "90.0 GB/s host to gpu:0"),
+        ((copied("p2p_direct", 12.0), copied("bidirectional", 40.0)), "40.0 GB/s"),
     ],
 )
 def test_bandwidth_that_contradicts_physics_or_itself_is_not_planned_with(
-    call: Call, tmp_path: Path, speeds: dict[str, float], what: str
+    call: Call, tmp_path: Path, copies: tuple[CopyRate, ...], what: str
 ) -> None:
-    file = write(tmp_path / "machine.json", PAIR, copies(**speeds))
+    file = with_copies(tmp_path / "machine.json", *copies)
     done = call("plan", "--from", file, "--model", "alexnet")
     assert (done.code, done.out) == (2, "")
     said, hint = done.err.splitlines()
@@ -353,7 +360,8 @@ def test_bandwidth_that_contradicts_physics_or_itself_is_not_planned_with(
 
 
 def test_two_captures_that_contradict_one_another_are_not_planned_with(call: Call, tmp_path: Path) -> None:
-    files = [write(tmp_path / f"{speed}.json", PAIR, copies(h2d=speed)) for speed in (12.0, 3.0, 11.5)]
+    speeds = (12.0, 3.0, 11.5)
+    files = [with_copies(tmp_path / f"{speed}.json", copied("h2d", speed)) for speed in speeds]
     asked = ("plan", "--model", "alexnet", "--from", files[0], "--from")
     assert "measured with 3.00 and with 12.0 GB/s" in call(*asked, files[1]).err
     assert call(*asked, files[2]).code == 0
