@@ -198,17 +198,22 @@ def imported_modules(path: Path) -> set[str]:
 
 @functools.cache
 def loaded(words: str) -> list[str]:
-    """The modules of gputopo that a process loads for an import or a command."""
+    """The modules that a process loads for an import or a command."""
     command = (
         words if words.startswith("import ") else f"import gputopo.cli as c; c.run_command({words.split()})"
     )
     program = f"import sys, os; sys.stdout = open(os.devnull, 'w'); {command}; sys.stdout = sys.__stdout__; "
-    program += "print(*(name for name in sys.modules if name.partition('.')[0] == 'gputopo'))"
+    program += "print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def own_modules(words: str) -> list[str]:
+    """The modules of gputopo among those that are loaded."""
+    return [name for name in loaded(words) if name.partition(".")[0] == "gputopo"]
 
 
 @pytest.mark.parametrize("figure", LIMITS)
@@ -242,7 +247,13 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
 
 @pytest.mark.parametrize("words", LOADED)
 def test_a_process_loads_no_more_than_it_needs(words: str) -> None:
-    assert len(loaded(words)) <= LOADED[words]
+    assert len(own_modules(words)) <= LOADED[words]
+
+
+@pytest.mark.parametrize("words", [words for words in LOADED if not words.startswith("import ")])
+def test_a_command_that_does_not_train_loads_no_large_library(words: str) -> None:
+    large = {"tensorflow", "keras", "cuda", "numpy", "jinja2", "pydantic"}
+    assert large & {name.partition(".")[0] for name in loaded(words)} == set()
 
 
 def test_the_training_process_loads_nothing_that_decides() -> None:
@@ -256,4 +267,4 @@ if __name__ == "__main__":
     print(f"{len(names_taken_past_an_api()):10,} names taken past an API")
     print(f"{len(list(imports_of_tests_past_an_api())):10,} imports of tests past an API")
     for name, limit in LOADED.items():
-        print(f"{len(loaded(name)):10,} modules: {name} (limit {limit})")
+        print(f"{len(own_modules(name)):10,} modules: {name} (limit {limit})")

@@ -95,14 +95,14 @@ def topics() -> list[str]:
     """Return every topic: the pages, their sections and their table rows."""
     names = dict.fromkeys(PAGES)
     for text in map(read, PAGES):
-        names |= dict.fromkeys(_plain(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE))
+        names |= dict.fromkeys(_plain(heading[2]) for heading in _headings(text))
         names |= dict.fromkeys(name for _, _, *rows in _tables(text) for row in rows for name in _quoted(row))
     return list(names)
 
 
 def _sections(text: str, topic: str) -> Iterator[str]:
     """Yield the sections with this heading, each up to the next heading of the same or a higher level."""
-    for heading in re.finditer(r"^(##+) (.+)\n", text, re.MULTILINE):
+    for heading in _headings(text):
         if _plain(heading[2]) == topic:
             after = re.search(rf"^#{{1,{len(heading[1])}}} ", text[heading.end() :], re.MULTILINE)
             yield text[heading.start() : heading.end() + after.start() if after else None].rstrip() + "\n"
@@ -114,6 +114,11 @@ def _rows(text: str, topic: str) -> Iterator[str]:
         named = [row for row in rows if topic in row and topic in _names(row)]
         if named:
             yield "\n".join([header, rule, *named]) + "\n"
+
+
+@cache
+def _headings(text: str) -> tuple[re.Match[str], ...]:
+    return tuple(re.finditer(r"^(##+) (.+)\n", text, re.MULTILINE))
 
 
 @cache

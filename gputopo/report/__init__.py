@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gputopo.report.bandwidth.change import bandwidth_change_document as bandwidth_change_document
     from gputopo.report.bandwidth.parts import bandwidth_document as bandwidth_document
     from gputopo.report.box import box_document as box_document
+    from gputopo.report.check_commands import check_command as check_command
     from gputopo.report.document import Document as Document
     from gputopo.report.document import document_lines as document_lines
     from gputopo.report.document import document_text as document_text
@@ -66,6 +67,7 @@ _MODULES = {
     "bandwidth_change_document": "bandwidth.change",
     "bandwidth_document": "bandwidth.parts",
     "box_document": "box",
+    "check_command": "check_commands",
     "difference_document": "fleet",
     "document_html": "page",
     "document_lines": "document",

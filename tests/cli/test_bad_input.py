@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from gputopo.cli import COMMANDS, run_command
 from tests.cli.conftest import ByName, Call, Called
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS
 
 ASYMMETRIC = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tSYS\t X \n"
 UNKNOWN_GPU = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \nGPU7\tPHB\tPHB\n"
@@ -114,14 +116,15 @@ def test_a_plan_with_a_broken_driver_ends_with_3_and_the_finding(
     assert "modprobe" in done.err.splitlines()[1]
 
 
-def test_an_interrupt_ends_with_130_and_without_a_traceback(
-    call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: object) -> None:
+def test_an_interrupt_ends_with_130_and_without_a_traceback(call: Call, on_scenario: ByName) -> None:
+    def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gputopo.cli.inspect.begin_reading", interrupted)
-    done = call("inspect")
+    on_scenario("four")
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.spoil("nvmlDeviceGetName", interrupted)
+    with installed(fake):
+        done = call("inspect")
     assert (done.code, done.out, done.err) == (130, "", "gputopo: interrupted\n")
 
 

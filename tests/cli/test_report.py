@@ -212,26 +212,14 @@ def test_without_runs_those_of_the_user_are_reported(call: Call, own_home: Path)
     assert "1 run under" in call("report").out
 
 
-def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> None:
-    done = call("report", "--published", "tf-official", "--json")
-    found = json.loads(done.out)
-
-    assert found["schema"] == "gputopo.study/1"
-    ratio = next(one for one in found["observations"] if one["id"] == "gpu.ratio")
-    assert ratio["evidence"]["median"] == pytest.approx(4.40, abs=0.005)
-    assert ratio["cells"]
-
-
 @pytest.mark.parametrize(
     ("name", "begins"),
     [
         ("report.html", "<!DOCTYPE html>"),
-        ("report.HTM", "<!DOCTYPE html>"),
         ("report.md", "# keras-multi-gpu"),
         ("report.json", "{"),
         ("report.csv", "source,"),
         ("report.txt", "Scaling to all GPUs"),
-        ("report", "Scaling to all GPUs"),
     ],
 )
 def test_a_file_has_the_format_of_its_suffix_unless_another_is_asked_for(

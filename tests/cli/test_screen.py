@@ -1,17 +1,13 @@
-"""`gputopo screen`: with a worker that only pretends, and once with the real core."""
+"""`gputopo screen`: with a worker that only pretends."""
 
 import re
 from pathlib import Path
 
-import pytest
-
-from gputopo.cli import run_command
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.several_runs import Screen
 from tests.cli.conftest import WITH_WORKER, ByName, Call, pretending
-from tests.cli.trained import without_a_gpu
 from tests.kit import commands
 
 # Steps of 0.2 s, on GPU 1 of 0.25 s. {} is what it does first.
@@ -151,13 +147,3 @@ def test_a_refusal_suggests_only_options_that_screen_has(call: Call, without_gpu
         said, hint = done.err.splitlines()
         assert what in said
         assert set(re.findall(r"--[a-z][a-z-]*", hint)) <= known | {"--help"}
-
-
-@pytest.mark.tensorflow
-def test_on_logical_cpu_devices_each_is_really_trained(tmp_path: Path) -> None:
-    with without_a_gpu(tmp_path):
-        options = ("--cpu", "--model", "lenet", "--num-batches", "3", "--batch-size", "2")
-        assert run_command(["screen", *options, "--output", "out"]) == 0
-    found = stored(tmp_path / "out")
-    assert found.complete
-    assert all(run.failure is None and run.images_per_sec for run in found.runs)

@@ -1,4 +1,4 @@
-"""`gputopo sweep`: cells of a matrix with a worker that only pretends."""
+"""`gputopo sweep`: cells of a matrix with a worker that only pretends, and once with the real core."""
 
 import csv
 import fcntl
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.cli import run_command
 from gputopo.launch import runs_home
 from gputopo.runs import BoxHistory
 from gputopo.sweeps import PRESETS
@@ -22,6 +23,7 @@ from gputopo.values.run.several_runs import BY_TIME, FOLDER, Sweep
 from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Expected
 from tests.cli.conftest import THEN_BEHAVE, ByName, Call
+from tests.cli.trained import without_a_gpu
 from tests.launch.data.records import framed
 
 MATRIX = """
@@ -390,3 +392,24 @@ def test_no_cell_of_a_preset_is_refused(
     found = swept(done.out)
     assert [cell.reason for cell in found.cells if cell.state == "refused"] == []
     assert any(cell.state == "pending" for cell in found.cells)
+
+
+@pytest.mark.tensorflow
+def test_on_logical_cpu_devices_each_cell_is_really_trained(tmp_path: Path) -> None:
+    with without_a_gpu(tmp_path):
+        options = (
+            "--cpu",
+            "--model",
+            "trivial",
+            "--batch-size",
+            "2",
+            "--num-gpus",
+            "1,2",
+            "--seconds",
+            "0.2s",
+        )
+        assert run_command(["sweep", *options, "--output", "out"]) == 0
+    found = swept((tmp_path / "out/sweep.json").read_text())
+    assert found.complete
+    assert [cell.state for cell in found.cells] == ["done", "done"]
+    assert all(cell.images_per_sec for cell in found.cells)

@@ -13,7 +13,7 @@ from gputopo.captures import read_bundled, readable
 from gputopo.cli import COMMANDS, options_of_command
 from gputopo.findings import WATCHES, Rule, find, rules
 from gputopo.prediction import ProgramConstants, program_names, require_program
-from gputopo.report.check_commands import check_command
+from gputopo.report import check_command
 from gputopo.report.pictures import topology_picture
 from gputopo.runs.verdict import CAUSES, PARTS
 from gputopo.values.index_ranges import natural

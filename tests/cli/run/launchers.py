@@ -2,7 +2,7 @@
 
 Its worker and server pretend, or with `trains` are real: forks of this process if it has TensorFlow loaded.
 WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
-which a host is gone, `version`: of gputopo on this host, `tensorflow`: that of TensorFlow there,
+which a host is gone, `version`: of gputopo on this host,
 `disk_bytes`: of a disk that is soon full,
 `machine`: a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before
 another one has.
@@ -24,20 +24,25 @@ from typing import Any
 
 import gputopo
 from gputopo.cli import run_command
-from gputopo.launch.hosts.messages import PATIENCE
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient
-from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.jobs import claims, run, serving
+from gputopo.launch.hosts import HostTimeouts, RendezvousClient, RendezvousServer
+from gputopo.launch.jobs import claims, serving
 from gputopo.launch.supervise import watchdog, worker_process
-from gputopo.probes import tensorflow_install
 from gputopo.probes.processes import end_with_parent
-from gputopo.values.machine import TensorFlowInstall
+from tests.cli.conftest import CORE, pretending
 from tests.kit import fork_server
 from tests.kit.faults import selected
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.sysfs import write_tree
 from tests.kit_workers import misbehave
 from tests.launch.train.small_disk import small_disk
+
+SERVER = "gputopo.launch.train.server"
+# Its arguments are the spec, the rank and the descriptor.
+SERVES = f"""
+import os, sys
+words = [sys.executable, "-IS", {misbehave.__file__!r}, "serves", sys.argv[1], sys.argv[3]]
+os.execv(sys.executable, words)
+"""
 
 
 class Forked:
@@ -77,7 +82,7 @@ def main(rank: str, hosts: str, what: str, *options: str) -> int:
     given = json.loads(what)
     with ExitStack() as doubles:
         if not given.get("trains"):
-            _pretend(given)
+            _pretend(given, Path(doubles.enter_context(TemporaryDirectory())))
         elif "tensorflow" in sys.modules:
             vars(worker_process)["subprocess"] = SimpleNamespace(Popen=Forked, DEVNULL=None)
         words = ["run", "--hosts", hosts, "--node-rank", rank]
@@ -96,29 +101,18 @@ def main(rank: str, hosts: str, what: str, *options: str) -> int:
         return run_command([*words, *options])
 
 
-def _pretend(given: dict[str, Any]) -> None:
+def _pretend(given: dict[str, Any], folder: Path) -> None:
     """Let what a launcher starts pretend, and hosts notice sooner that one is gone."""
-    patience = replace(PATIENCE, silent_s=given.get("silent_s", 5.0), every_s=0.05, retry_s=0.05)
+    patience = HostTimeouts(silent_s=given.get("silent_s", 5.0), every_s=0.05, retry_s=0.05)
     for kind in (RendezvousClient, RendezvousServer):
         assert kind.__init__.__kwdefaults__ is not None
         kind.__init__.__kwdefaults__["patience"] = patience
     watchdog.LOOK_S = watchdog.SIGN_S = 0.1
     serving.LIMITS = replace(serving.LIMITS, after_term=1.0)  # what is stopped does not end by SIGTERM
     gputopo.__version__ = given.get("version", gputopo.__version__)
-    if "tensorflow" in given:
-        install = TensorFlowInstall(version=given["tensorflow"])
-        vars(tensorflow_install)["read_tensorflow"] = lambda: install
-
-    def pretending(behaviour: str, file: Path, events_fd: int) -> Sequence[str]:
-        return (sys.executable, "-IS", misbehave.__file__, behaviour, str(file), str(events_fd))
-
-    def worker(file: Path, events_fd: int) -> Sequence[str]:
-        return pretending(given.get("worker", "hangs"), file, events_fd)
-
-    def server(file: Path, rank: int, events_fd: int) -> Sequence[str]:
-        return pretending("serves", file, events_fd)
-
-    vars(run)["worker_command"], vars(serving)["server_command"] = worker, server
+    for number, (worker, module) in enumerate(((given.get("worker", "hangs"), CORE), (SERVES, SERVER))):
+        (folder / str(number)).mkdir()
+        sys.executable = pretending(folder / str(number), worker, module)
 
 
 if __name__ == "__main__":

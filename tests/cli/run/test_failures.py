@@ -64,8 +64,8 @@ def test_an_interrupted_command_reports_what_was_measured(
     tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
-    command = ("run", "--model", "alexnet", "--json", "--output", str(tmp_path / "out"))
-    arguments = ("-c", WITH_WORKER, pretending(tmp_path, "hangs"), "gputopo", *command)
+    asked = ("run", "--model", "alexnet", "--json", "--output", str(tmp_path / "out"))
+    arguments = ("-c", WITH_WORKER, pretending(tmp_path, "hangs"), "gputopo", *asked)
     with (
         TemporaryFile() as out,
         commands.started(*arguments, out=out.fileno(), GPUTOPO_ROOT=str(tmp_path / "root")) as (command, err),

@@ -13,9 +13,11 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats
 from tests.cli.conftest import THEN_BEHAVE, ByName, Call
 
+pytestmark = pytest.mark.usefixtures("without_gpu")
+
 
 def test_repeats_run_one_after_the_other_and_give_mean_and_spread(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
+    call: Call, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
@@ -31,9 +33,7 @@ def test_repeats_run_one_after_the_other_and_give_mean_and_spread(
         assert schema.decode(result, Result, origin="file").status == "complete"
 
 
-def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
-    call: Call, without_gpu: None, worker: ByName
-) -> None:
+def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(call: Call, worker: ByName) -> None:
     worker("killed")
     done = call("run", "--model", "alexnet", "--repeats", "2", "--json")
     repeats = schema.decode(done.out, Repeats, origin="stdout")
@@ -43,7 +43,7 @@ def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
 
 
 def test_repeats_are_shown_where_their_file_cannot_be_written(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
+    call: Call, worker: ByName, tmp_path: Path
 ) -> None:
     worker("works")
     out = tmp_path / "out"
@@ -70,7 +70,7 @@ def kept_in(folder: Path) -> Repeats:
 
 
 def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
+    call: Call, worker: ByName, tmp_path: Path
 ) -> None:
     worker(TAKES_THE_NEXT + THEN_BEHAVE)
     done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
@@ -102,7 +102,6 @@ def signal_after_a_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[signal.Sign
 )
 def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_two(
     call: Call,
-    without_gpu: None,
     worker: ByName,
     signal_after_a_run: Callable[[signal.Signals], None],
     tmp_path: Path,
@@ -125,7 +124,7 @@ def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_
 
 
 def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
-    call: Call, without_gpu: None, worker: ByName, signal_after_a_run: Callable[[signal.Signals], None]
+    call: Call, worker: ByName, signal_after_a_run: Callable[[signal.Signals], None]
 ) -> None:
     worker("works")
     signal_after_a_run(signal.SIGINT)
@@ -144,7 +143,7 @@ behaviour = "needs_a_batch_of_one"
 
 
 def test_a_signal_while_a_batch_that_fits_is_looked_for_ends_the_repeats(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
+    call: Call, worker: ByName, tmp_path: Path
 ) -> None:
     worker(INTERRUPTS_A_TRIAL + THEN_BEHAVE)
     options = ("--batch-size", "4", "--repeats", "3", "--output", tmp_path / "out")
