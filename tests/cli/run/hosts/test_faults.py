@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.train.lifecycle import checkpoint_files as files
+from gputopo.launch.train.lifecycle import CheckpointHeader, write_checkpoint
 from tests.kit import commands
 from tests.kit.faults import selected
 from tests.kit.forks import Program
@@ -259,11 +259,11 @@ def test_gpus_that_another_run_claims_before_the_start_are_the_reason_on_both_ho
 
 
 def test_a_checkpoint_that_rank_0_refuses_is_the_reason_on_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
-    made = files.Header(
+    made = CheckpointHeader(
         steps=5, model="alexnet", classes=1000, optimizer="sgd", variable_update="replicated", seed=1
     )
     (tmp_path / "c").mkdir()
-    files.write(tmp_path / "c", made, [("variables/0/conv", np.zeros(3, np.float32))])
+    write_checkpoint(tmp_path / "c", made, [("variables/0/conv", np.zeros(3, np.float32))])
     both = [hosts.start(rank, "--checkpoints", str(tmp_path / "c"), "--resume") for rank in (0, 1)]
     for host in both:
         assert host.ended()[0] == 2, host.seen
