@@ -39,7 +39,7 @@ MODELS: dict[str, Any] = {
 
 def main(cases_file: str, out: str) -> None:
     reported = json.loads(Path(cases_file).read_text())
-    from gputopo.launch.train.placement import joined, set_up_devices
+    from gputopo.launch.train import joined, set_up_devices
 
     whole = msgspec.convert(reported["all"], RunSpec) if "all" in reported else None
     cases = {name: _case(reported, whole, fields) for name, fields in reported["cases"].items()}
