@@ -67,7 +67,7 @@ def _require_memory(spec: RunSpec) -> None:
     CPU devices share it. A batch that passes may still not fit, because layers need far more. The plan checks
     the memory of GPUs. Keras models, whose shape is unknown before they are built, are not checked.
     """
-    asked = model_names.read(spec.model)
+    asked = model_names.read_model_name(spec.model)
     if asked.kind != "network":
         return
     example_bytes = _NUMBER_BYTES * math.prod(require_workload(asked.attribute).input_shape)

@@ -35,7 +35,7 @@ _OF_A_SERVER = ("staged_vars", "async")
 
 def parse_model(_flag: str, text: str) -> str:
     """Return `--model` as typed, after a check. Raises UsageError with the nearest name."""
-    model_names.read(text)
+    model_names.read_model_name(text)
     return text
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gputopo.launch.spec.env import program_env, worker_env
-from gputopo.launch.spec.host_place import HostPlace, host_place
+from gputopo.launch.spec.host_place import HostPlace, place_near_gpus
 from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES, Plan
@@ -61,7 +61,7 @@ class Target:
         if self.machine is None or not self.site.affinity:
             return HostPlace()
         usable = None if self.rehearsal_of is not None else usable_cpus()
-        return host_place(self.machine, self.plan.choice.gpus, usable)
+        return place_near_gpus(self.machine, self.plan.choice.gpus, usable)
 
     def environment(self, parent: Mapping[str, str], spec: RunSpec | None) -> dict[str, str]:
         """Return the environment of the worker, or of the user's program if `spec` is None."""

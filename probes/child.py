@@ -111,6 +111,10 @@ class TimeLimit:
         self.passed_s = 0.0
 
 
+# Waits for lines; returns whether there are any, and the seconds to count for the wait.
+Poll = Callable[[select.poll], tuple[bool, float]]
+
+
 def look(lines: select.poll) -> tuple[bool, float]:
     """Wait briefly for lines. Return whether there are any, and the seconds to count for the wait."""
     began_s = time.monotonic()
@@ -194,13 +198,17 @@ class DriverChild:
     (`lines`). SIGUSR1 is a keyboard interrupt to it (`interrupt`). It is killed when it is closed (`with`),
     and when this process ends in whatever way. Start it from the main thread. Raises OSError if the system
     allows no more processes. `limits`: None for a child that asks NVML, whose memory is limited as well.
-    `pid`: its process id, None after its end.
+    `poll`: waits for the child's lines; None: with the clock of this machine. `pid`: its process id, None
+    after its end.
     """
 
-    def __init__(self, work: Callable[[Channel], None], limits: CallLimits | None = None) -> None:
+    def __init__(
+        self, work: Callable[[Channel], None], limits: CallLimits | None = None, poll: Poll | None = None
+    ) -> None:
         self.stop: DriverStop | None = None  # why there is no more to read
         self.abandoned: int | None = None  # the process id, if it was killed and does not end
         self._limits = limits or NVML_LIMITS
+        self._poll = poll or look
         self._memory = mmap.mmap(-1, 2 * _SLOT_BYTES)
         self._slots = (CallSlot(self._memory, 0), CallSlot(self._memory, 1))
         self._lines, lines = os.pipe()
@@ -279,7 +287,7 @@ class DriverChild:
         seen = [(slot.changes(), slot.read()) for slot in self._slots]
         idle_s = 0.0
         while self.pid is not None:
-            has_lines, passed_s = look(ready)
+            has_lines, passed_s = self._poll(ready)
             idle_s += passed_s
             limit.passed_s += passed_s
             if has_lines:

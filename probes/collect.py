@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputopo.probes.aer_acs import host_acs
+from gputopo.probes.child import Poll
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
 from gputopo.probes.ethtool import max_rate
 from gputopo.probes.host import read_host
@@ -31,7 +32,7 @@ _NOT_IN_COPY = "NOT_IN_A_COPIED_SYS"
 
 @contextlib.contextmanager
 def begin_reading(
-    root: Path = Path("/"), on_wait: Callable[[str], None] = lambda text: None
+    root: Path = Path("/"), on_wait: Callable[[str], None] = lambda text: None, poll: Poll | None = None
 ) -> Iterator[Callable[[], Machine]]:
     """Start to read this machine. The value of the `with` block is a function that returns it.
 
@@ -39,9 +40,9 @@ def begin_reading(
     machine's GPUs, even if /sys shows none (containers, WSL). If NVML cannot be used, they are the NVIDIA
     GPUs on the PCI bus, with what /sys shows about them, and `driver.status` is the reason. Never raises for
     hardware or a driver that does not answer: a child process asks NVML while this process reads the rest.
-    `on_wait` is called with a sentence about a slow driver (NvmlReading).
+    `on_wait` is called with a sentence about a slow driver (NvmlReading). `poll`: see DriverChild.
     """
-    with NvmlReading(on_wait) as reading:
+    with NvmlReading(on_wait, poll) as reading:
         yield lambda: read_with(root, reading.answers)
 
 

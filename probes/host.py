@@ -98,7 +98,7 @@ def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host
     return _completed(host) if root == Path("/") else host
 
 
-def fingerprint(machine_id: str | None, application: str = APPLICATION_ID) -> str | None:
+def fingerprint(machine_id: str | None) -> str | None:
     """Return the application-specific id of a machine id, or None without one, as in many containers.
 
     The same as `systemd-id128 machine-id --app-specific=e1e0b90720c541209919c50ec84745d6`: the first half of
@@ -108,7 +108,7 @@ def fingerprint(machine_id: str | None, application: str = APPLICATION_ID) -> st
         return None
     import hmac  # 4 ms
 
-    digest = bytearray(hmac.digest(bytes.fromhex(machine_id), bytes.fromhex(application), "sha256")[:16])
+    digest = bytearray(hmac.digest(bytes.fromhex(machine_id), bytes.fromhex(APPLICATION_ID), "sha256")[:16])
     digest[6] = digest[6] & 0x0F | 0x40
     digest[8] = digest[8] & 0x3F | 0x80
     return digest.hex()

@@ -2,13 +2,12 @@
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from gputopo.runs.verdict.judge import Judgement, judge
-from gputopo.runs.verdict.paces import Paces
+from gputopo.runs import Judgement, Summary
 from gputopo.values.run.events import (
     Device,
     Event,
@@ -23,6 +22,7 @@ from gputopo.values.run.events import (
     TowerMarks,
     WarmupDone,
 )
+from gputopo.values.run.verdict import Known
 
 BEGAN_S = 1_700_000_000.0
 SAYS = "A rehearsal of 7gforce on CPU devices."
@@ -64,12 +64,39 @@ def on_hosts(*of_each: Sequence[Device], hop: str | None = None) -> tuple[Device
     )
 
 
+def judged_events(
+    devices: Sequence[Device],
+    events: Iterable[Event],
+    *,
+    batches: Sequence[int] = (),
+    mode: str | None = None,
+    known: Known | None = None,
+) -> Judgement:
+    """The verdicts on the events of a run on these devices, after its start.
+
+    `batches`: examples of each device; none: equal ones. `mode`: its `variable_update`.
+    """
+    spec = {"batch_size": list(batches), "variable_update": mode}
+    summary = Summary()
+    summary.add(
+        RunStarted(
+            time_s=BEGAN_S,
+            host="somewhere",
+            spec=spec,
+            devices=tuple(devices),
+            backend="gpu",
+            known=known or Known(),
+        )
+    )
+    for event in events:
+        if not isinstance(event, RunStarted):
+            summary.add(event)
+    return summary.judgement()
+
+
 def judged_steps(devices: Sequence[Device], steps: Sequence[Step], batches: Sequence[int] = ()) -> Judgement:
     """The verdicts on these steps. `batches`: examples of each device; none: equal ones."""
-    paces = Paces(devices, batches=batches)
-    for one in steps:
-        paces.add(one)
-    return judge(paces)
+    return judged_events(devices, steps, batches=batches)
 
 
 @dataclass(frozen=True)

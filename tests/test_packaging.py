@@ -82,14 +82,7 @@ def test_the_line_that_installs_without_tensorflow_names_all_other_packages() ->
 def test_no_message_tells_to_install_gputopo_from_an_index() -> None:
     """It is not there: whoever takes the name would be installed."""
     told = re.compile(r"pip install (-\S+ )*['\"]?gputopo")
-    files = [
-        path
-        for path in ROOT.rglob("*")
-        if path.suffix in {".py", ".csv", ".md"} and ".venv" not in path.parts
-    ]
-    assert files
-    assert [
-        path.name
-        for path in files
-        if path != Path(__file__) and told.search(path.read_text(encoding="utf-8"))
-    ] == []
+    files = [ROOT / name for name in tracked() if Path(name).suffix in {".py", ".csv", ".md"}]
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path != Path(__file__)}
+    assert texts
+    assert [path for path, text in texts.items() if told.search(text)] == []

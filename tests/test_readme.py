@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from gputopo import pages
-from gputopo.captures import recording
+from gputopo.captures import bundled_names
 from gputopo.cli import run_command
-from tests.pages.outputs import check_output
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+DOCUMENTS = (README, *map(pages.read, pages.PAGES))
 COMMANDS = ("inspect", "plan", "run")
 
 
@@ -57,7 +57,7 @@ def test_every_page_and_file_that_the_readme_links_to_is_there() -> None:
 
 
 def test_every_bundled_machine_is_on_the_page_of_formats() -> None:
-    assert all(f"`{name}`" in pages.read("formats") for name in recording.bundled_names())
+    assert all(f"`{name}`" in pages.read("formats") for name in bundled_names())
 
 
 def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
@@ -83,7 +83,18 @@ def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
         "gputopo run --model resnet50 --from dgx1-v100 --hosts n1,n2 --dry-run --format sbatch",
     ],
 )
-def test_what_a_command_shows_that_measures_nothing_is_what_the_readme_shows(
-    command: str, tmp_path: Path
+def test_what_a_command_shows_that_measures_nothing_is_what_the_documents_show(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check_output(README, command, tmp_path)
+    """In the block below a command line `...` stands for lines that are left out."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path))
+    assert run_command(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out
+    blocks = [document.partition(f"```\n$ {command}\n")[2] for document in DOCUMENTS]
+    assert blocks[0], f"the README does not show {command}"
+    for block in filter(None, blocks):
+        rest = printed
+        for part in filter(None, block.partition("```\n")[0].split("...\n")):
+            _, found, rest = rest.partition(part)
+            assert found, part

@@ -15,14 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, is_noise
-from gputopo.values.errors import InputError
 from gputopo.values.fields import kernel_address, rows_of
 from gputopo.values.machine import KernelEvent, KernelEventKind, LineCounts, Machine, Unread
 from gputopo.values.samples import seconds
 
 SOURCE = "kernel log"
 
-_HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
 _MAX_TEXT = 200
 _MAX_LISTED = 1000  # lines that are not from a daemon
@@ -152,11 +150,8 @@ def detect(text: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the kernel's lines; others are not understood. Raises InputError if there is no kernel line."""
-    taken = take(text)
-    if not taken.lines:
-        raise InputError(f"{origin} has no line of the kernel log in it", _HINT)
-    return counted(taken, alone=True)
+    """Read the kernel's lines; others are not understood."""
+    return counted(take(text), alone=True)
 
 
 def take(text: str) -> Taken:

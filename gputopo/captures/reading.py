@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputopo.captures import detect, intake, ledger, limits, merge, recording
+from gputopo.captures import detect, intake, ledger, limits, merging, recording
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.values.errors import InputError
@@ -50,7 +50,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         from gputopo.captures.bandwidth import bandwidth_test, runs  # most captures are one file
 
         names, machines = runs.by_files(names, bandwidth_test.renumbered(sources, machines))
-    merged = merge.merge(machines, names)
+    merged = merging.merge(machines, names)
     if unknown is not None:
         merged = replace(merged, contradictions=(*merged.contradictions, unknown))
     if merged.bandwidth is None:
@@ -122,7 +122,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
     if source == "-":
         if sys.stdin is None or sys.stdin.closed:
             raise InputError("standard input is closed", "pipe a capture into it, or give a file")
-        return _read_bytes(sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1), _STDIN)
+        return read_bytes(sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1), origin=_STDIN)
     if not source:
         raise InputError(
             "the name of the file is empty", "give a file, - for standard input, or a bundled machine"
@@ -134,7 +134,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 
         if (root := sysfs.root_in(Path(source))) is not None:
             return read_tree(root)
-    return _read_bytes(_content(Path(source)), source)
+    return read_bytes(_content(Path(source)), origin=source)
 
 
 def _content(path: Path) -> bytes:
@@ -164,10 +164,6 @@ def _nearest(source: str) -> str:
 
 def read_bytes(data: bytes, *, origin: str) -> Machine:
     """Read the content of one file: text in any format, packed or not. Raises InputError."""
-    return replace(_read_bytes(data, origin), lines=())
-
-
-def _read_bytes(data: bytes, origin: str) -> Machine:
     if len(data) > limits.MAX_FILE_BYTES:
         size = limits.MAX_FILE_BYTES >> 20
         raise InputError(f"{origin} is larger than {size} MiB", "give only the capture")
@@ -175,20 +171,16 @@ def _read_bytes(data: bytes, origin: str) -> Machine:
     if text is None:
         raise InputError(f"{origin} is a binary file, not text", detect.USE)
     limits.require_text_size(text, origin)
-    machine = _read_text(text, origin)
+    machine = read_text(text, origin=origin)
     limits.require_gpus(machine.gpus, origin)
     return machine
 
 
 def read_text(text: str, *, origin: str) -> Machine:
-    """Read the text of one file in any format, without its count of lines. Raises InputError.
+    """Read the text of one file in any format. Raises InputError.
 
     A text may have several captures of one machine, such as a bug report: they are merged.
     """
-    return replace(_read_text(text, origin), lines=())
-
-
-def _read_text(text: str, origin: str) -> Machine:
     if not text.strip():
         raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
     if "NVIDIA bug report" in text or "nvidia-bug-report.sh" in text:
@@ -196,8 +188,8 @@ def _read_text(text: str, origin: str) -> Machine:
         from gputopo.captures.pci import pci_tree
 
         if bug_report.detect(text):
-            return pci_tree.with_hops(merge.merge(bug_report.parse(text, origin, _captures)))
-    return merge.merge(_captures(text, origin))
+            return pci_tree.with_hops(merging.merge(bug_report.parse(text, origin, _captures)))
+    return merging.merge(_captures(text, origin))
 
 
 def _captures(text: str, origin: str) -> list[Machine]:

@@ -14,10 +14,11 @@ from gputopo.report import drop_unwritten, show_error, to_stderr
 from gputopo.values.errors import ExitCode, GputopoError
 
 if TYPE_CHECKING:
+    from gputopo.cli.commands import COMMANDS as COMMANDS
     from gputopo.cli.commands import invoke as invoke
     from gputopo.cli.commands import options_of_command as options_of_command
 
-_MODULES = {"invoke": "commands", "options_of_command": "commands"}
+_MODULES = {"COMMANDS": "commands", "invoke": "commands", "options_of_command": "commands"}
 __all__ = [*_MODULES, "main", "run_command"]
 __getattr__ = exports(__name__, _MODULES)
 
@@ -120,6 +121,3 @@ def _prepare_streams() -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
-
-
-__all__ = ["ExitCode", "main", "run_command"]

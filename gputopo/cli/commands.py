@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperGroup
@@ -64,7 +64,7 @@ def invoke(arguments: list[str]) -> int:
     named = first if first in COMMANDS else None
     if first is not None and named is None and first not in _OWN_FLAGS:
         raise _unknown(first)
-    command = get_command(_app(named))
+    command = _group(named)
     try:
         with command.make_context("gputopo", list(arguments)) as context:
             result: Any = command.invoke(context)
@@ -85,8 +85,8 @@ class _Commands(TyperGroup):
                 )
 
 
-def _app(named: str | None) -> typer.Typer:
-    """Build the application: with the function of the named command, or for None with all summaries."""
+def _group(named: str | None) -> TyperGroup:
+    """Build the application with the named command only, or for None with the summaries of all commands."""
     app = typer.Typer(
         name="gputopo",
         cls=_Commands,
@@ -100,11 +100,12 @@ def _app(named: str | None) -> typer.Typer:
     if named is None:
         for name, place in COMMANDS.items():
             app.command(name, short_help=place.summary)(_not_loaded)
-        return app
-    from gputopo.cli.parsing import Command, declared_to_typer
+    group = cast(TyperGroup, get_command(app))
+    if named is not None:
+        from gputopo.cli.parsing import Command
 
-    app.command(named, cls=Command, add_help_option=False)(declared_to_typer(named, _function(named)))
-    return app
+        group.add_command(Command(named, _function(named)))
+    return group
 
 
 def _not_loaded() -> None:

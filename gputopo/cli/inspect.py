@@ -147,7 +147,7 @@ def inspect(
         if chosen := _chosen(machine, options.gpus):
             kept = tuple(gpu for gpu in machine.gpus if gpu.index in chosen)
             machine = msgspec.structs.replace(machine, gpus=kept)
-        every = default_interval(options.duration) if options.interval is None else options.interval
+        every = _default_interval(options.duration) if options.interval is None else options.interval
         return watch(machine, every, options.duration, options.shape, options.fail_on)
     if options.fleet or (hosts.typed and hosts.fields.get("num_hosts") != 1):
         return _inspect_fleet(options, hosts)
@@ -205,7 +205,7 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     return ExitCode.FINDINGS if failed else ExitCode.OK
 
 
-def default_interval(duration_s: float | None) -> float:
+def _default_interval(duration_s: float | None) -> float:
     """Return the default seconds between two samples; a short watch still gets a second sample."""
     return INTERVAL_S if not duration_s else max(min(INTERVAL_S, duration_s), MIN_INTERVAL_S)
 

@@ -1,13 +1,14 @@
 """Turns the words of a command line into the texts of its options. Mistakes are UsageErrors with a hint.
 
-The options are declared to typer, which dispatches and prints help. Their values stay text here, and
-`gputopo.values.option` reads them: typer 0.29 and later load pydantic (50 ms) even to turn text into text.
+typer dispatches and lays out the help. It does not see the options: to declare each of them to typer takes
+10 ms, and typer 0.29 and later load pydantic (50 ms) even to turn text into text. `gputopo.values.option`
+reads the values.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
@@ -15,87 +16,54 @@ from typer.core import TyperCommand
 from gputopo.cli.printing import emit
 from gputopo.cli.refusals import refuse_moved, refuse_typed
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Declared, Text, arguments_for, nearest, parameters_of, shown
+from gputopo.values.option import Declared, Option, Text, arguments_for, nearest, parameters_of, shown
 
 EXPLAIN = "explain"  # the command whose argument may be an option
 _NO_THEME = "Options"
-_HELP = typer.Option("--help", "-h", help="Show the usual options.")
-_HELP_ALL = typer.Option("--help-all", help="Show all options.")
+_HELPS = (
+    Declared(Option("--help", "Show the usual options", letter="-h"), "help", bool, False),
+    Declared(Option("--help-all", "Show all options"), "help_all", bool, False),
+)
 _FLAGS_WIDTH = 28  # columns of an option and its value; the help of a wider one starts on the next line
 
 
-def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command as typer needs it: with a text parameter for each option.
-
-    Options that exclude one another are refused before the command is called.
-    """
-
-    def call(**texts: Any) -> Any:
-        typed = {option: text for option, text in texts.items() if text not in (None, False, [])}
-        refuse_typed(name, typed)
-        return command(**arguments_for(command, typed))
-
-    parameters = [_parameter(declared) for declared in parameters_of(command)]
-    helps = [
-        inspect.Parameter(
-            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
-        )
-        for flag, info in (("help", _HELP), ("help_all", _HELP_ALL))
-    ]
-    vars(call)["__signature__"] = inspect.Signature([*parameters, *helps])
-    call.__doc__ = command.__doc__
-    return call
-
-
-def _parameter(declared: Declared) -> inspect.Parameter:
-    if declared.is_positional:
-        info: Any = typer.Argument(metavar=declared.option.flag, help=_both_helps(declared))
-    else:
-        info = typer.Option(
-            *filter(None, (declared.option.flag, declared.option.letter)),
-            metavar=declared.placeholder or None,
-            help=_both_helps(declared),
-            rich_help_panel=declared.option.theme or None,
-            show_default=False,
-            hidden=declared.option.more,
-        )
-    kind: Any = bool if declared.is_flag else list[str] if declared.option.repeated else str
-    default: Any = False if declared.is_flag else None
-    return inspect.Parameter(
-        declared.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind if declared.is_flag else kind | None, info],
-    )
-
-
-def _both_helps(declared: Declared) -> str:
-    """Return the line of --help, followed after a line break by the text of --help-all."""
-    return f"{declared.short_help}\n{declared.help}"
-
-
 class Command(TyperCommand):
-    """A command whose parameters are texts and flags. `--help` omits hidden ones."""
+    """A command that calls a function with the values of its options. `--help` omits seldom used ones."""
 
     shows_all = False
 
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        """Raises UsageError, when it is called, for options that exclude one another."""
+
+        def call(**texts: Any) -> Any:
+            typed = {option: text for option, text in texts.items() if text not in (None, False, [])}
+            refuse_typed(name, typed)
+            return function(**arguments_for(function, typed))
+
+        super().__init__(
+            name,
+            callback=call,
+            help=inspect.getdoc(function),
+            add_help_option=False,
+            rich_markup_mode=None,
+        )
+        declared = parameters_of(function)
+        self._options = (*(one for one in declared if not one.is_positional), *_HELPS)
+        self._argument = next((one for one in declared if one.is_positional), None)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Set the context's parameters. Raises UsageError; prints the help if it is requested."""
-        unset = {
-            str(parameter.name): False if getattr(parameter, "is_flag", False) else None
-            for parameter in self.params
-        }
-        ctx.params = {**unset, **self._texts(list(args), ctx.command_path)}
-        self.shows_all = ctx.params.pop("help_all")
-        if ctx.params.pop("help") or self.shows_all:
+        texts = self._texts(list(args), ctx.command_path)
+        self.shows_all = texts.pop("help_all", False) is True
+        if texts.pop("help", False) or self.shows_all:
             emit(f"{ctx.get_help()}\n")
             raise typer.Exit
-        ctx.args = []
+        ctx.params, ctx.args = texts, []
         return []
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line after the command."""
-        return ["[OPTIONS]", *(parameter.metavar for parameter in self._arguments())]
+        return ["[OPTIONS]", *([] if self._argument is None else [self._argument.option.flag])]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does: the first paragraph, or everything with --help-all."""
@@ -107,36 +75,28 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the headings of their themes; options without a theme come first."""
         headed: dict[str, list[tuple[str, str]]] = {"Arguments": [], _NO_THEME: []}
-        hidden = [
-            parameter
-            for parameter in self.params
-            if getattr(parameter, "hidden", False) and not self.shows_all
-        ]
-        for parameter in self.params:
-            if parameter in hidden:
-                continue
-            is_argument = parameter.param_type_name == "argument"
-            flags = "" if is_argument else ", ".join(reversed(parameter.opts))
-            theme = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
-            short, _, whole = str(getattr(parameter, "help", None) or "").partition("\n")
-            text = whole if self.shows_all and whole else short
-            record = (f"{flags} {parameter.metavar or ''}".strip(), text)
-            headed.setdefault(theme or _NO_THEME, []).append(record)
+        if self._argument is not None:
+            headed["Arguments"].append((self._argument.option.flag, self._help_of(self._argument)))
+        shown_options = [one for one in self._options if self.shows_all or not one.option.more]
+        for one in shown_options:
+            flags = ", ".join(filter(None, (one.option.letter, one.option.flag)))
+            record = (f"{flags} {one.placeholder}".strip(), self._help_of(one))
+            headed.setdefault(one.option.theme or _NO_THEME, []).append(record)
         for heading, records in headed.items():
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records, col_max=_FLAGS_WIDTH)
-        if hidden:
-            formatter.write(f"\n{len(hidden)} more options: {ctx.command_path} --help-all\n")
+        if hidden := len(self._options) - len(shown_options):
+            formatter.write(f"\n{hidden} more options: {ctx.command_path} --help-all\n")
 
-    def _arguments(self) -> list[Any]:
-        return [parameter for parameter in self.params if parameter.param_type_name == "argument"]
+    def _help_of(self, declared: Declared) -> str:
+        return declared.help if self.shows_all else declared.short_help
 
     def _texts(self, words: list[str], command: str) -> dict[str, Text]:
         line = [*takewhile(lambda word: word != "--", words)]
         behind = words[len(line) + 1 :]
         given = _ReadOptions(
-            {flag: parameter for parameter in self.params for flag in parameter.opts if flag[:1] == "-"}
+            {flag: one for one in self._options for flag in (one.option.flag, one.option.letter) if flag}
         )
         before: list[str] = []
         left = list(line)
@@ -165,15 +125,15 @@ class Command(TyperCommand):
             if option.is_flag:
                 given.set(option, flag, True)
                 continue
-            if str(option.metavar).startswith("[") and (not left or left[0].startswith("-")):
+            if option.placeholder.startswith("[") and (not left or left[0].startswith("-")):
                 has_value = "="  # a value in brackets is optional
             if not has_value and not left:
                 raise UsageError(
                     f"{flag} needs a value",
-                    f"give {flag} {option.metavar}: {option.help.partition(chr(10))[0]}",
+                    f"give {flag} {option.placeholder}: {option.short_help}",
                 )
             given.set(option, flag, value if has_value else left.pop(0))
-            while option.multiple and not self._arguments() and left and not left[0].startswith("-"):
+            while option.option.repeated and self._argument is None and left and not left[0].startswith("-"):
                 given.set(option, flag, left.pop(0))  # --from *.json
         return {**given.texts, **self._positional(before, behind, command)}
 
@@ -210,20 +170,20 @@ class Command(TyperCommand):
         return given.set_words(switch, yes if is_on else no)
 
     def _positional(self, before: list[str], behind: list[str], command: str) -> dict[str, Text]:
-        argument = next(iter(self._arguments()), None)
-        if argument is not None and argument.nargs == -1:
-            if not str(argument.metavar).startswith("[--"):
-                return {argument.name: [*before, *behind]}
+        words = [*before, *behind]
+        argument = self._argument
+        if argument is not None and argument.option.repeated:
+            if not argument.option.flag.startswith("[--"):
+                return {argument.name: words}
             if before:
                 raise UsageError(
                     f"{command} takes no argument {shown(before[0])}",
                     f"remove it; a program comes after --: {command} [options] -- PROGRAM",
                 )
             return {argument.name: behind}
-        words = [*before, *behind]
         taken = 0 if argument is None else 1
         if len(words) > taken:
-            can_read = any("--from" in parameter.opts for parameter in self.params) and argument is None
+            can_read = any(one.option.flag == "--from" for one in self._options) and argument is None
             hint = f"to read a file: --from {words[taken]}" if can_read else _help_hint(command)
             raise UsageError(f"{command} takes no argument {shown(words[taken])}", hint)
         return {argument.name: words[0]} if argument is not None and words else {}
@@ -232,21 +192,21 @@ class Command(TyperCommand):
 class _ReadOptions:
     """The texts of options as they are read, and the flag that was typed for each."""
 
-    def __init__(self, by_flag: Mapping[str, Any]) -> None:
+    def __init__(self, by_flag: Mapping[str, Declared]) -> None:
         self.by_flag = by_flag
         self.texts: dict[str, Any] = {}
         self._flags: dict[str, str] = {}
 
-    def set(self, option: Any, flag: str, text: str | bool) -> None:
+    def set(self, option: Declared, flag: str, text: str | bool) -> None:
         """Set an option; the last text of a flag counts. Raises UsageError if two flags disagree."""
         name, before = option.name, self._flags.setdefault(option.name, flag)
-        if option.multiple:
+        if option.option.repeated:
             self.texts[name] = [*self.texts.get(name, ()), text]
             return
         if before != flag and self.texts[name] != text:
             raise UsageError(
-                f"{before} and {flag} both mean {option.opts[0]}, with different values",
-                f"use only one of them, or only {option.opts[0]}",
+                f"{before} and {flag} both mean {option.option.flag}, with different values",
+                f"use only one of them, or only {option.option.flag}",
             )
         self.texts[name] = text
 

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,8 +17,6 @@ from gputopo.values.finding import Finding, Severity
 from gputopo.values.run.events import MachineSample
 
 if TYPE_CHECKING:
-    from gputopo.probes import DriverStop
-    from gputopo.values.history import History
     from gputopo.values.machine import Machine
 
 SAMPLE_SCHEMA = "gputopo.moment/1"
@@ -29,19 +27,6 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
     findings: tuple[Finding, ...]
     xid_reason: str | None = None
-
-
-class Source(Protocol):
-    """Source of the samples: `gputopo.probes.open_watch`, or a test double."""
-
-    xid_reason: str | None
-
-    @property
-    def stop(self) -> "DriverStop | None":
-        """Return the driver call that ended the samples; None while they continue."""
-
-    def observe(self) -> MachineSample:
-        """Return the state of the GPUs now, and the errors since the previous call."""
 
 
 def watch(
@@ -66,7 +51,14 @@ def watch(
     began_s = time.monotonic()
     try:
         with open_watch([gpu.index for gpu in machine.gpus]) as watcher:
-            watch_source(machine, watcher, history, shape, ticks(every, duration), every)
+            showing = _shown(machine, lambda: watcher.xid_reason, shape, every)
+            with showing as show_sample, contextlib.suppress(KeyboardInterrupt):
+                for _ in _ticks(every, duration):
+                    sample = watcher.observe()
+                    history.add(sample)
+                    show_sample(sample)
+                    if watcher.stop is not None:
+                        break
             reason, stop = watcher.xid_reason, watcher.stop
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
@@ -80,44 +72,21 @@ def watch(
     return ExitCode.FINDINGS if findings.fails(problems, fail_on) else ExitCode.OK
 
 
-def watch_source(
-    machine: "Machine",
-    source: Source,
-    history: "History",
-    shape: str,
-    times: Iterator[None],
-    every_s: float,
-) -> None:
-    """Sample at each of `times`, show the sample and add it to `history`, until Ctrl-C or `source.stop`."""
-    with _shown(machine, source, shape, every_s) as show_sample, contextlib.suppress(KeyboardInterrupt):
-        for _ in times:
-            sample = source.observe()
-            history.add(sample)
-            show_sample(sample)
-            if source.stop is not None:
-                return
-
-
-def ticks(
-    every_s: float,
-    long_s: float | None,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[None]:
+def _ticks(every_s: float, long_s: float | None) -> Iterator[None]:
     """Yield every `every_s` seconds: at once first, and for the last time after at most `long_s`.
 
     Missed times are skipped, not made up for.
     """
-    start = following = now()
+    start = following = time.monotonic()
     while True:
         yield
-        following = max(following + every_s, now())
+        following = max(following + every_s, time.monotonic())
         if long_s is not None and following - start > long_s:
             return
-        sleep(max(following - now(), 0.0))
+        time.sleep(max(following - time.monotonic(), 0.0))
 
 
-def sample_line(sample: MachineSample) -> str:
+def _sample_line(sample: MachineSample) -> str:
     """Return a sample as one line of JSON with its schema first."""
     document = {"schema": SAMPLE_SCHEMA} | msgspec.to_builtins(sample)
     return msgspec.json.encode(document).decode() + "\n"
@@ -125,11 +94,14 @@ def sample_line(sample: MachineSample) -> str:
 
 @contextlib.contextmanager
 def _shown(
-    machine: "Machine", source: Source, shape: str, every_s: float
+    machine: "Machine", xid_reason: Callable[[], str | None], shape: str, every_s: float
 ) -> Iterator[Callable[[MachineSample], None]]:
-    """Yield the function that shows a sample: as JSON, CSV, redrawn on the terminal, or as lines."""
+    """Yield the function that shows a sample: as JSON, CSV, redrawn on the terminal, or as lines.
+
+    `xid_reason`: returns why Xid errors are not watched, or None.
+    """
     if shape == "json":
-        yield lambda sample: emit(sample_line(sample))
+        yield lambda sample: emit(_sample_line(sample))
         return
     from gputopo.report import WatchDisplay
 
@@ -144,7 +116,7 @@ def _shown(
 
             def draw(sample: MachineSample) -> None:
                 width = max(shutil.get_terminal_size().columns - 1, 20)
-                draw_lines(display.screen(sample, source.xid_reason, width))
+                draw_lines(display.screen(sample, xid_reason(), width))
 
             yield draw
 

@@ -185,9 +185,8 @@ def _find_in_history(machine: Machine, history: History | None) -> tuple[Finding
 
 def find_port_faults(machine: Machine) -> list[Finding]:
     """Return the findings about network ports that explain a slow network."""
-    rules = (network.LINK_DOWN, network.LINK_SLOW, network.MTU_DIFFERS, network.ERRORS)
-    ids = {rule.id for rule in rules}
-    return [finding for finding in find(machine) if finding.id in ids]
+    checks = (network.links_down, network.rates, network.mtus, network.errors)
+    return [*worst_first(finding for check in checks for finding in check(machine))]
 
 
 def find_bandwidth(machine: Machine, history: History | None = None) -> tuple[Finding, ...]:

@@ -26,7 +26,10 @@ class Majority(NamedTuple, Generic[Who]):
 def majority(
     values: Mapping[Who, Any], same: Callable[[Any, Any], bool] | None = None
 ) -> Majority[Who] | None:
-    """Compare values by owner. Return None if all agree.
+    """Compare facts by owner. Return None if all agree.
+
+    A fact is equal or not, so most owners show what is usual. Rates of a run vary with noise and need bounds:
+    see `gputopo.runs.devices.reference_of`.
 
     `same`: returns whether two values are the same; default: equality. If two values are equally frequent,
     the greater value comes first.

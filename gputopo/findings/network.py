@@ -359,6 +359,7 @@ def _is_large(name: str, count: int) -> bool:
 
 
 def _is_more(name: str, count: int, port: _Port, group: Iterable[_Port]) -> bool:
+    """Return whether a count is far above the median of similar ports; counts are not equal, as facts are."""
     counts = {
         id(other): other.port.errors[name]
         for other in group

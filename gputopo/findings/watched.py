@@ -286,7 +286,10 @@ def _below_slot(gpu: Gpu, seen: GpuHistory) -> Fault | None:
 
 
 def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) -> Fault | None:
-    """Return the fault of a link of half the lanes, or a generation less, than the median of its model's."""
+    """Return the fault of a link of half the lanes, or a generation less, than the median of its model's.
+
+    The median includes the GPU: if half of the GPUs have such a link, their slots may be so.
+    """
     # Generation and lanes that were seen most often under load.
     links = {
         index: (

@@ -116,8 +116,9 @@ def _rows(text: str, topic: str) -> Iterator[str]:
             yield "\n".join([header, rule, *named]) + "\n"
 
 
-def _tables(text: str) -> Iterator[list[str]]:
-    return (table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE))
+@cache
+def _tables(text: str) -> tuple[list[str], ...]:
+    return tuple(table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE))
 
 
 def _names(row: str) -> list[str]:

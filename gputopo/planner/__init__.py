@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from gputopo.planner.joint import choice_of_hosts as choice_of_hosts
     from gputopo.planner.joint import with_predicted_steps as with_predicted_steps
     from gputopo.planner.network import HostNetwork as HostNetwork
+    from gputopo.planner.network import NetworkRate as NetworkRate
     from gputopo.planner.network import SavedNetwork as SavedNetwork
+    from gputopo.planner.network import network_rate as network_rate
+    from gputopo.planner.ranges import range_factor as range_factor
     from gputopo.planner.reasons import require_prediction as require_prediction
     from gputopo.planner.request import Request as Request
     from gputopo.planner.selection import LISTED as LISTED
@@ -33,6 +36,7 @@ _MODULES = {
     "HostNetwork": "network",
     "LISTED": "selection",
     "MAX_CPU_DEVICES": "cpu_devices",
+    "NetworkRate": "network",
     "Request": "request",
     "SavedNetwork": "network",
     "choice_of_hosts": "joint",
@@ -41,9 +45,11 @@ _MODULES = {
     "effect_of_changes": "what_if",
     "hidden_gpus": "available",
     "how_many_of_hosts": "how_many",
+    "network_rate": "network",
     "plan": "choose",
     "plan_environment": "choose",
     "plan_here": "available",
+    "range_factor": "ranges",
     "require_prediction": "reasons",
     "require_unclaimed": "available",
     "visible_gpus": "available",

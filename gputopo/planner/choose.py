@@ -16,6 +16,7 @@ from gputopo.planner.chooser import Basis, Chooser, without_prediction
 from gputopo.planner.evidence import published_speeds
 from gputopo.planner.how_many import best_of_fewer, how_many, unequal
 from gputopo.planner.request import Request, check, given_speeds, gpus_in_words, mean_batch
+from gputopo.planner.selection import MachineFacts
 from gputopo.prediction import (
     DEFAULT_PROGRAM,
     Figure,
@@ -57,11 +58,11 @@ def plan(
         history, learned = (), None
     check(request, machine)
     basis = basis_of(machine, request, history, learned)
-    count = None
+    facts, count = MachineFacts(machine), None
     if request.num_gpus == "auto":
-        count = how_many(machine, request, unavailable, basis)
+        count = how_many(facts, request, unavailable, basis)
         request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
-    selection = Chooser(machine, request, unavailable, basis)
+    selection = Chooser(facts, request, unavailable, basis)
     require_one_each(request.batch_size or 1, selection.size, "GPU")
     search = Candidates(selection)
     candidates = search.best(keep)

@@ -11,7 +11,7 @@ from gputopo.planner.evidence import Decision, measured, rule
 from gputopo.planner.ranges import is_number, range_factor
 from gputopo.planner.reasons import pairs_of
 from gputopo.planner.request import Request, batches, speed_classes
-from gputopo.planner.selection import LISTED, Selection
+from gputopo.planner.selection import LISTED, MachineFacts, Selection
 from gputopo.planner.sets import GpuSet, SetQuestion, best_sets
 from gputopo.prediction import (
     BY_NCCL,
@@ -22,11 +22,10 @@ from gputopo.prediction import (
     Speed,
     StepPredictor,
     StepSeconds,
-    paths_of,
     require_program,
 )
 from gputopo.topology import class_name
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.machine import Gpu
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import CLEARLY_FASTER, SPREAD, Learned, MeasuredSpeed
@@ -71,17 +70,17 @@ class Chooser(Selection):
     """Chooses the set of GPUs and the placement of a request, and predicts steps."""
 
     def __init__(
-        self, machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis
+        self, facts: MachineFacts, request: Request, unavailable: Mapping[int, str], basis: Basis
     ) -> None:
-        super().__init__(machine, request, unavailable)
+        super().__init__(facts, request, unavailable)
         self.basis = basis
-        self.paths = paths_of(machine)
         self.predictor = StepPredictor(basis.model, basis.program, self.paths)
-        unknown = (gpu for gpu in machine.gpus if gpu.index in self.pool and gpu.index not in basis.speeds)
+        gpus = (gpu for gpu in self.machine.gpus if gpu.index in self.pool)
+        unknown = next((gpu for gpu in gpus if gpu.index not in basis.speeds), None)
         # Why no step is predicted, "" if no prediction is requested; None: steps are predicted.
         self.missing = basis.missing
-        if basis.missing is None and (gpu := next(unknown, None)):
-            self.missing = _why_unknown(gpu)
+        if basis.missing is None and unknown is not None:
+            self.missing = _why_unknown(unknown)
 
     @property
     def predicts(self) -> bool:
@@ -157,7 +156,7 @@ class Chooser(Selection):
     def asked(self, basis: Basis | None = None, **changes: Any) -> "Chooser":
         """Return the chooser for a changed request. `basis`: a changed basis."""
         request = msgspec.structs.replace(self.request, **changes)
-        return Chooser(self.machine, request, self.unavailable, basis or self.basis)
+        return Chooser(self.facts, request, self.unavailable, basis or self.basis)
 
     # Placements
 

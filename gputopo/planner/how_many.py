@@ -14,7 +14,7 @@ import msgspec
 from gputopo.planner.chooser import Basis, Chooser
 from gputopo.planner.reasons import UNPREDICTED, unpredicted_reason
 from gputopo.planner.request import Request, check_batch_size, speed_classes
-from gputopo.values.machine import Machine
+from gputopo.planner.selection import MachineFacts
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.batches import AUTO, as_typed, plain
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, GpuCount, GroupSpeed, HowMany, Unequal
@@ -27,7 +27,7 @@ MAX_POWER = 13  # batches of up to 4,096 are tried
 _NOISE = 1e-9  # of sums of floating-point numbers
 
 
-def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis) -> HowMany:
+def how_many(facts: MachineFacts, request: Request, unavailable: Mapping[int, str], basis: Basis) -> HowMany:
     """Return the number of GPUs for a checked request with `num_gpus` auto.
 
     By prediction; all GPUs if no step can be predicted. Raises NoPlanError if no GPU can be used.
@@ -35,7 +35,7 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
     gain = GAIN if request.gain is None else request.gain
     # Some reductions do not work for all numbers of GPUs: find the largest number without the reduction.
     free = msgspec.structs.replace(request, all_reduce=None)
-    selection = Chooser(machine, free, unavailable, basis)
+    selection = Chooser(facts, free, unavailable, basis)
     if not selection.predicts:
         why = selection.missing or "no step is predicted for this job"
         reason = "the only one" if selection.size == 1 else f"all that can be used: {why}"

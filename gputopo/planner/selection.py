@@ -12,6 +12,7 @@ from gputopo.planner.reasons import (
     pix_unmet,
 )
 from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
+from gputopo.prediction import paths_of
 from gputopo.topology import believed_links, is_within, islands, nearness
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Hop, Machine
@@ -22,19 +23,29 @@ from gputopo.values.run.plan import Refusal
 LISTED = 10  # candidates, unless another number is requested
 
 
+class MachineFacts:
+    """What a plan needs to know of a machine, whatever the request: computed once for all choosers."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.links: Links = believed_links(machine)
+        self.pair_speeds = pair_speeds(machine.bandwidth)
+        self.troubles = troubles(machine)
+        self.paths = paths_of(machine)
+
+
 class Selection:
     """The GPUs to choose from. Raises NoPlanError if there are too few."""
 
-    def __init__(self, machine: Machine, request: Request, unavailable: Mapping[int, str]) -> None:
+    def __init__(self, facts: MachineFacts, request: Request, unavailable: Mapping[int, str]) -> None:
         """`unavailable`: GPUs that this process may not use, with reasons. The request is checked."""
-        self.machine, self.request, self.unavailable = machine, request, unavailable
-        self.links: Links = believed_links(machine)
-        self.pool, self.left_out = usable(machine, request, unavailable)
-        self.pair_speeds = pair_speeds(machine.bandwidth)
+        self.facts, self.request, self.unavailable = facts, request, unavailable
+        self.machine, self.links, self.paths = facts.machine, facts.links, facts.paths
+        self.pool, self.left_out = usable(facts.machine, request, unavailable)
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
         self.exact = request.gpus is not None and request.num_gpus is None
-        self.troubles = {index: trouble for index, trouble in troubles(machine).items() if index in self.pool}
+        self.troubles = {index: trouble for index, trouble in facts.troubles.items() if index in self.pool}
         self.islands = self._pix_islands()
         self.size = self._size()
         self.all_reduce = _reduction(request, self.size)
@@ -82,7 +93,7 @@ class Selection:
         return (
             said
             if bandwidth is None
-            else [*said, not_used(bandwidth, unmeasured(self.pair_speeds, self.pool))]
+            else [*said, not_used(bandwidth, unmeasured(self.facts.pair_speeds, self.pool))]
         )
 
     def key(self, a: int, b: int) -> tuple[int, ...]:
@@ -131,10 +142,10 @@ class Selection:
 
     def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
         """Return the order by measured speed; None unless every pair to choose from was measured."""
-        if len(pool) < 2 or unmeasured(self.pair_speeds, pool):
+        speeds = self.facts.pair_speeds
+        if len(pool) < 2 or unmeasured(speeds, pool):
             return None
-        classes = pair_classes(self.pair_speeds)
-        return MeasuredOrder(self.pair_speeds, classes, self.links, self.request.prefer_pix)
+        return MeasuredOrder(speeds, pair_classes(speeds), self.links, self.request.prefer_pix)
 
 
 def _reduction(request: Request, size: int) -> str | None:

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from gputopo.public_names import exports
 
 if TYPE_CHECKING:
+    from gputopo.prediction.gradients import GradientBlock as GradientBlock
     from gputopo.prediction.links.paths import Paths as Paths
     from gputopo.prediction.links.paths import paths_of as paths_of
     from gputopo.prediction.links.paths import pcie_link as pcie_link
     from gputopo.prediction.one_gpu_speeds import SAME_RUN as SAME_RUN
     from gputopo.prediction.one_gpu_speeds import Figure as Figure
+    from gputopo.prediction.one_gpu_speeds import OneGpuJob as OneGpuJob
     from gputopo.prediction.one_gpu_speeds import Speed as Speed
+    from gputopo.prediction.one_gpu_speeds import one_gpu_figures as one_gpu_figures
+    from gputopo.prediction.one_gpu_speeds import published_speed as published_speed
     from gputopo.prediction.one_gpu_speeds import single_gpu_speeds as single_gpu_speeds
     from gputopo.prediction.programs import DEFAULT_PROGRAM as DEFAULT_PROGRAM
     from gputopo.prediction.programs import ProgramConstants as ProgramConstants
@@ -32,7 +36,9 @@ _MODULES = {
     "BY_NCCL": "step",
     "DEFAULT_PROGRAM": "programs",
     "Figure": "one_gpu_speeds",
+    "GradientBlock": "gradients",
     "ModelCosts": "step",
+    "OneGpuJob": "one_gpu_speeds",
     "Paths": "links.paths",
     "Placement": "step",
     "ProgramConstants": "programs",
@@ -41,9 +47,11 @@ _MODULES = {
     "StepPredictor": "step",
     "StepSeconds": "step",
     "network_exchange_s": "step",
+    "one_gpu_figures": "one_gpu_speeds",
     "paths_of": "links.paths",
     "pcie_link": "links.paths",
     "program_names": "programs",
+    "published_speed": "one_gpu_speeds",
     "require_program": "programs",
     "single_gpu_speeds": "one_gpu_speeds",
     "step_timeline": "timeline",

@@ -68,24 +68,14 @@ def roofline_file() -> RooflineFile:
     return msgspec.json.decode(data, type=RooflineFile)
 
 
-def step_seconds(
-    gpu: GpuExpectation,
-    workload: Workload,
-    batch: int,
-    precision: str,
-    constants: Roofline | None = None,
-) -> float | None:
-    """Return the seconds of one step, None if the datasheet does not have a required rate.
-
-    `constants`: gputopo's constants if None.
-    """
-    constants = constants or roofline_file().constants
-    memory = _memory_gb_per_s(gpu)
+def step_seconds(gpu: GpuExpectation, workload: Workload, batch: int, precision: str) -> float | None:
+    """Return the seconds of one step, None if the datasheet does not have a required rate."""
+    constants, memory = roofline_file().constants, _memory_gb_per_s(gpu)
     if gpu.fp32_tflops is None or memory is None:
         return None
     costs, peak, number = constants.cores, gpu.fp32_tflops, _NUMBER_BYTES[precision]
     share = constants.kepler_share if gpu.architecture == "Kepler" else costs.peak_share
-    if gpu.tensor_tflops is not None and has_tensor_cores(gpu, precision):
+    if gpu.tensor_tflops is not None and (precision == "fp16" or gpu.architecture in _WITH_TF32):
         costs = constants.tf32 if precision == "fp32" else constants.half
         share, peak = costs.peak_share, gpu.tensor_tflops
         if precision == "fp32":  # TF32 at half of the rate of FP16
@@ -100,13 +90,6 @@ def step_seconds(
     seconds += features * number * costs.moves / (memory * 1e9)
     variables = sum(len(block.variables) for block in workload.blocks)
     return batch * seconds + 1e-6 * constants.us_variable * variables
-
-
-def has_tensor_cores(gpu: GpuExpectation, precision: str) -> bool:
-    """Return whether a GPU has tensor cores for a precision. TF32 tensor cores are used for fp32."""
-    if gpu.tensor_tflops is None:
-        return False
-    return precision == "fp16" or gpu.architecture in _WITH_TF32
 
 
 def _memory_gb_per_s(gpu: GpuExpectation) -> float | None:

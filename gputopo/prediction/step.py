@@ -18,9 +18,17 @@ from gputopo.prediction.gradients import (
     parts_of,
     spread_parts,
 )
-from gputopo.prediction.links.flows import GB, Flows, Load, in_words, slowest_of
-from gputopo.prediction.links.paths import Limit, Paths, Resource
-from gputopo.prediction.links.rings import ring_loads
+from gputopo.prediction.links import (
+    GB,
+    Flows,
+    Limit,
+    Load,
+    Paths,
+    Resource,
+    in_words,
+    ring_loads,
+    slowest_of,
+)
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import Candidate, MeasuredSpeed, VariableUpdate
@@ -83,7 +91,7 @@ def _reduction(name: str) -> Reduction:
 
 
 class ModelCosts(NamedTuple):
-    """The costs of a workload. `sizes`: bytes of each variable, in order; `names`: of the blocks."""
+    """The costs of a workload. `sizes`: numbers in each variable, in order; `names`: of the blocks."""
 
     blocks: tuple[GradientBlock, ...]
     sizes: tuple[int, ...]
@@ -99,14 +107,14 @@ class ModelCosts(NamedTuple):
                 GradientBlock(FLOAT_BYTES * block.parameters, cost / total)
                 for block, cost in zip(workload.blocks, costs, strict=True)
             ),
-            tuple(FLOAT_BYTES * size for block in workload.blocks for size in block.variables),
+            tuple(size for block in workload.blocks for size in block.variables),
             tuple(block.name for block in workload.blocks),
         )
 
     @property
     def bytes(self) -> int:
         """Bytes of all variables."""
-        return sum(self.sizes)
+        return FLOAT_BYTES * sum(self.sizes)
 
 
 class StepSeconds(NamedTuple):
@@ -152,7 +160,6 @@ class StepPredictor:
 
     def __init__(self, model: ModelCosts, program: ProgramConstants, paths: Paths) -> None:
         self.model, self.program, self.paths = model, program, paths
-        self._numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
 
     def step(self, gpus: Sequence[int], compute_s: float, placing: Placement) -> StepSeconds:
         """Return the step on these GPUs, with what limits each part; the slowest GPU needs `compute_s`."""
@@ -183,7 +190,7 @@ class StepPredictor:
         if towers == 1 or traffic == "none":
             return Terms(0.0, 0.0, 0.0, 0.0, line)
         if traffic == "ring":
-            variables = 1e-6 * len(self._numbers)
+            variables = 1e-6 * len(self.model.sizes)
             line = line_of(self.model.blocks, program.ring_overlap)
             more = 1e12 * program.ring_mb * variables
             return Terms(0.0, 1 / program.ring_share, 0.0, program.us_ring * variables, line, more)
@@ -192,9 +199,9 @@ class StepPredictor:
         wait = program.wait if by_ps else program.return_share
         cuts = program.cuts_variables
         if by_ps:
-            parts = spread_parts(self._numbers, towers, cuts=cuts and traffic == "spread")
+            parts = spread_parts(self.model.sizes, towers, cuts=cuts and traffic == "spread")
         else:
-            parts = parts_of(placing.reduction, self._numbers, towers, cuts=cuts)
+            parts = parts_of(placing.reduction, self.model.sizes, towers, cuts=cuts)
         if traffic == "host":
             each = program.us_cpu / self.paths.cpus
             least = towers / (program.host_add_gb_per_s * self.paths.cpus * GB)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from math import isclose
 
-from gputopo.prediction.links.flows import Load, in_words
-from gputopo.prediction.links.paths import Paths, Resource
+from gputopo.prediction.links import Load, Paths, Resource, in_words
 from gputopo.prediction.step import FORWARD_SHARE, HOST, Placement, StepPredictor, limits, loads_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.plan import BlockGradients, ResourceLoad, StepLine, rounded_ms

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gputopo.report.document import Document as Document
     from gputopo.report.document import document_lines as document_lines
     from gputopo.report.document import document_text as document_text
+    from gputopo.report.document.markdown import document_markdown as document_markdown
+    from gputopo.report.document.markdown import markdown_files as markdown_files
     from gputopo.report.findings import watched_document as watched_document
     from gputopo.report.fleet import difference_document as difference_document
     from gputopo.report.fleet import drain_commands as drain_commands
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from gputopo.report.layout import Line as Line
     from gputopo.report.machine.inspection import inspection_document as inspection_document
     from gputopo.report.machine.watch import WatchDisplay as WatchDisplay
-    from gputopo.report.markdown import document_markdown as document_markdown
-    from gputopo.report.markdown import markdown_files as markdown_files
     from gputopo.report.measurements_csv import measured_csv as measured_csv
     from gputopo.report.page import document_html as document_html
     from gputopo.report.plan import plan_document as plan_document
@@ -69,7 +69,7 @@ _MODULES = {
     "difference_document": "fleet",
     "document_html": "page",
     "document_lines": "document",
-    "document_markdown": "markdown",
+    "document_markdown": "document.markdown",
     "document_text": "document",
     "drain_commands": "fleet",
     "drop_unwritten": "stderr",
@@ -77,7 +77,7 @@ _MODULES = {
     "failure_lines": "runs.report",
     "fleet_document": "fleet",
     "inspection_document": "machine.inspection",
-    "markdown_files": "markdown",
+    "markdown_files": "document.markdown",
     "measured_csv": "measurements_csv",
     "note": "stderr",
     "plan_document": "plan",

@@ -85,7 +85,7 @@ def _over_time(series: Sequence[Series], unit: str) -> Table:
 
 
 def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tuple[Block, ...]:
-    from gputopo.report.pictures.charts import ChartPoint, ChartSeries, dated_picture
+    from gputopo.report.pictures import ChartPoint, ChartSeries, dated_picture
     from gputopo.values.run.over_time import Happening
 
     worse = {change.what: change for change in box.changes}

@@ -52,7 +52,7 @@ def study_document(study: Study, runs: Sequence[OneRun] | None = None, *, of: in
     ]
     sections = [Section(title, tuple(blocks)) for title, blocks in parts if blocks]
     if runs is not None:
-        from gputopo.report.pictures.of_study import with_pictures
+        from gputopo.report.pictures import with_pictures
 
         sections = with_pictures(sections, study, runs, of=of)
     return Document(study.title, _counts(cells), (*sections, *model_pages(study)), study.headline)

@@ -1,6 +1,6 @@
 """What the short runs of a screen show: the verdict on each device, and its causes.
 
-A device by itself is compared with the middle one of the others of its kind, round by round (see
+A device by itself is compared with the same peer as in a run (`reference_of`), round by round (see
 `gputopo.values.run.noise.lead`), so a drift of clocks or of the host's load that affects all of them cancels:
 
     slow         the lower bound of the difference is above SLOW_PERCENT
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.runs.devices import SAMPLED
+from gputopo.runs.devices import SAMPLED, reference_of
 from gputopo.runs.screen_changes import changes
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.causes import explained_view
@@ -158,10 +158,9 @@ def _row(
 ) -> ScreenDevice:
     alone = _speed(speeds[number]) if speeds[number] else None
     at_once, together = _in(runs, "independent", number), _in(runs, "together", number)
-    peers = [other for other in names if other != number and names[other] == names[number] and speeds[other]]
-    # The device of middle speed, of two middle ones the faster.
-    middle = median_high(_speed(speeds[other]) for other in peers) if peers else None
-    peer = next((other for other in peers if _speed(speeds[other]) == middle), None)
+    alike = [other for other in names if names[other] == names[number] and speeds[other]]
+    fastest_first = sorted(alike, key=lambda other: -_speed(speeds[other]))
+    peer = reference_of(number, fastest_first) if set(alike) - {number} else None
     judged = _judged(number, peer, speeds, readings, at_once)
     causes = judged.causes
     since = _since(last, number, speeds[number]) if alone is not None else None
@@ -306,7 +305,7 @@ def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
 def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Under | None:
     """Return how far a device is below the last screen; None if that has no such runs.
 
-    Uses Student's t of the runs of both screens, which are not paired by rounds.
+    Uses Student's t of the runs of both screens: they are not paired by rounds, as devices of one screen are.
     """
     then = {} if last is None else _alone(last.runs, number)
     if not then:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gputopo.workload.sketch import BlockCounter as BlockCounter
     from gputopo.workload.sketch import Norm as Norm
     from gputopo.workload.sketch import Padding as Padding
+    from gputopo.workload.sketch import Sketch as Sketch
     from gputopo.workload.sketch import Variable as Variable
     from gputopo.workload.spreading import MIN_CHUNK as MIN_CHUNK
     from gputopo.workload.spreading import chunk_count as chunk_count
@@ -34,6 +35,7 @@ _MODULES = {
     "MIN_CHUNK": "spreading",
     "Norm": "sketch",
     "Padding": "sketch",
+    "Sketch": "sketch",
     "Variable": "sketch",
     "Workload": "workloads",
     "chunk_count": "spreading",

@@ -42,14 +42,17 @@ def report(words: str) -> str:
     return f"{MARK}gputopo {words}\n"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the program of this host to its end; return 0, or its exit code if the driver is gone."""
+def main(arguments: Sequence[str], *, end_s: float = AGENT_END_S) -> int:
+    """Run the program of this host to its end; return 0, or its exit code if the driver is gone.
+
+    `end_s`: seconds from SIGTERM to SIGKILL.
+    """
     folder, *command = arguments
     _write(report("started"))
     given = json.loads(_line(_STDIN) or "{}")
     _enter(folder)
     with signals.caught(*signals.ENDING, signal.SIGCHLD) as came:
-        code = _run(command, {**os.environ, **given, DRIVEN: "1"}, came)
+        code = _run(command, {**os.environ, **given, DRIVEN: "1"}, came, end_s)
     return 0 if _write(report(f"ended {code}")) else code
 
 
@@ -64,7 +67,7 @@ def _enter(folder: str) -> None:
         _write(f"gputopo: {folder}: {error.strerror}; started in {Path.cwd()}\n")
 
 
-def _run(command: list[str], environ: Mapping[str, str], came: int) -> int:
+def _run(command: list[str], environ: Mapping[str, str], came: int, end_s: float) -> int:
     """Run a command until it ends or is ended; return its exit code, 128 + n for signal n."""
     process = subprocess.Popen(
         tethered(command, signal.SIGTERM), stdin=subprocess.DEVNULL, env=environ, start_new_session=True
@@ -86,7 +89,7 @@ def _run(command: list[str], environ: Mapping[str, str], came: int) -> int:
                 ending.append(signal.SIGTERM)
         for number in ending:
             process.send_signal(number)
-            killed_at = killed_at or time.monotonic() + AGENT_END_S
+            killed_at = killed_at or time.monotonic() + end_s
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 

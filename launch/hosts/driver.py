@@ -26,17 +26,25 @@ from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.index_ranges import host_ranges
 
 _LAST_LINES = 20
-# How long hosts may take to end, in seconds; not measured on hardware.
-LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host failed: it notices that, and saves its result
-# The other hosts after rank 0 failed. They hear of it within a second; the agents end hosts that do not.
-OTHERS_S = 2.0
-TERM_S = 30.0  # rank 0 after SIGTERM, as in batch systems (KillWait of slurm.conf)
-_SSH_S = 5.0  # ssh itself, after the time of its agent
-DRAIN_S = 1.0  # for output that arrives after the report of the end
+_SSH_S = 5.0  # ssh itself, after the time of its agent; not measured on hardware
+
+
+@dataclass(frozen=True)
+class DriverTimeouts:
+    """How long hosts may take to end, in seconds; not measured on hardware."""
+
+    leader_s: float = SILENT_S + END_S + 5.0  # rank 0 after another host failed: it saves its result
+    # The other hosts after rank 0 failed. They hear of it within a second; the agents end hosts that do not.
+    others_s: float = 2.0
+    term_s: float = 30.0  # rank 0 after SIGTERM, as in batch systems (KillWait of slurm.conf)
+    drain_s: float = 1.0  # for output that arrives after the report of the end
+
+
+TIMEOUTS = DriverTimeouts()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agents:
+class _Agents:
     """What each host runs: its Python with `words`; other hosts use `remote_python`."""
 
     words: tuple[str, ...]
@@ -45,7 +53,12 @@ class Agents:
     environment: Mapping[str, str]  # of the driver
 
 
-def start_hosts(hosts: Sequence[HostAddress], options: HostOptions, words: Sequence[str]) -> int:
+def start_hosts(
+    hosts: Sequence[HostAddress],
+    options: HostOptions,
+    words: Sequence[str],
+    timeouts: DriverTimeouts = TIMEOUTS,
+) -> int:
     """Start a command on each host, and return its exit code. Raises GputopoError.
 
     `words`: the words after `gputopo`, without options that choose the hosts.
@@ -53,16 +66,16 @@ def start_hosts(hosts: Sequence[HostAddress], options: HostOptions, words: Seque
     environment = dict(os.environ)
     if sys.stdout.isatty():  # the stdout of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
-    agents = Agents(
+    agents = _Agents(
         words=("-P", "-m", "gputopo", *words),
         remote_python=options.remote_python or sys.executable,
         folder=os.getcwd(),
         environment=environment,
     )
-    return drive(commands(hosts, agents), agents)
+    return _drive(_commands(hosts, agents), agents, timeouts)
 
 
-def commands(hosts: Sequence[HostAddress], agents: Agents) -> tuple[HostCommand, ...]:
+def _commands(hosts: Sequence[HostAddress], agents: _Agents) -> tuple[HostCommand, ...]:
     """Return the commands that start all hosts, by rank.
 
     If rank 0 has no port, a random port for this run is chosen.
@@ -93,7 +106,8 @@ class RankEnds:
     A rank that fails ends the others; a rank that succeeds does not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: DriverTimeouts = TIMEOUTS) -> None:
+        self.timeouts = timeouts
         self.end_at: float | None = None  # when to end all ranks, by the clock of the caller
         self.codes: dict[int, int] = {}  # exit codes by rank, in the order in which the ranks ended
         self._leader: int | None = None
@@ -122,7 +136,7 @@ class RankEnds:
         if rank == 0:
             self._leader = None if self.is_ending(now_s) else code
         if code:
-            self.end_within(LEADER_S if rank else OTHERS_S, now_s)
+            self.end_within(self.timeouts.leader_s if rank else self.timeouts.others_s, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
         """Note a signal, which rank 0 gets too. One Ctrl-C sets no time limit; the third signal ends all."""
@@ -130,20 +144,20 @@ class RankEnds:
         if len(self._signals) > 2:
             self.end_within(0.0, now_s)
         elif number != signal.SIGINT or len(self._signals) == 2:
-            self.end_within(TERM_S, now_s)
+            self.end_within(self.timeouts.term_s, now_s)
 
     def end_within(self, seconds: float, now_s: float) -> None:
         """Note that all ranks have to end within `seconds`; 0 if a host cannot be started."""
         self.end_at = min(now_s + seconds, now_s + seconds if self.end_at is None else self.end_at)
 
 
-def drive(starts: Sequence[HostCommand], agents: Agents) -> int:
+def _drive(starts: Sequence[HostCommand], agents: _Agents, timeouts: DriverTimeouts) -> int:
     """Start all hosts, wait until they have ended, and return the exit code of the run.
 
     What the hosts write to stderr is printed there. Raises HardwareError if a host cannot be started, after
     the others have been ended.
     """
-    ends = RankEnds()
+    ends = RankEnds(timeouts)
     with signals.caught() as came, selectors.DefaultSelector() as selector:
         driver = _Driver(selector, came, agents, ends)
         try:
@@ -164,7 +178,7 @@ def drive(starts: Sequence[HostCommand], agents: Agents) -> int:
 class _Driver:
     selector: selectors.BaseSelector
     came: int  # file descriptor that reports signals to the driver (`signals.caught`)
-    agents: Agents
+    agents: _Agents
     ends: RankEnds
     error: HardwareError | None = None
 
@@ -186,7 +200,7 @@ class _Driver:
         drained_s = None
         while not all(host.is_over for host in self.hosts):
             if drained_s is None and all(host.is_done for host in self.hosts):
-                drained_s = time.monotonic() + DRAIN_S
+                drained_s = time.monotonic() + self.ends.timeouts.drain_s
             limits = [limit for limit in (until_s(), drained_s) if limit is not None]
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:

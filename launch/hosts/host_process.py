@@ -127,9 +127,14 @@ class HostProcess:
         start: HostCommand,
         variables: Mapping[str, str],
         stdout: Literal["pipe", "stderr", "ours"] = "pipe",
+        end_s: float = END_S,
     ) -> None:
-        """Start it. `stdout`: where its stdout goes. Raises HardwareError if there is no such program."""
+        """Start it. `stdout`: where its stdout goes. Raises HardwareError if there is no such program.
+
+        `end_s`: seconds for output after the program has ended, and from the end of stdin to SIGKILL.
+        """
         self.start = start
+        self._end_s = end_s
         self.has_started = self.is_over = False
         self.ended: int | None = None
         self.said = ""  # the latest text on stderr
@@ -218,7 +223,7 @@ class HostProcess:
                 if ended:
                     watched.unregister(handle)
             if self.ended is not None:
-                until_s = min(until_s, time.monotonic() + END_S)
+                until_s = min(until_s, time.monotonic() + self._end_s)
         return output
 
     def wait(self) -> int:
@@ -236,11 +241,11 @@ class HostProcess:
         """End the process, and reap it."""
         self.release()
         try:
-            self._process.wait(END_S)
+            self._process.wait(self._end_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # it cannot be killed
-                self._process.wait(END_S)
+                self._process.wait(self._end_s)
         os.close(self.stderr)
         if self._process.stdout is not None:
             self._process.stdout.close()

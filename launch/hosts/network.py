@@ -12,7 +12,7 @@ from gputopo.launch.hosts.asking import ask, at_once
 from gputopo.launch.hosts.host_process import MAX_BYTES, HostProcess, host_command, passed_on
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.options import HostOptions
-from gputopo.launch.jobs.network import Ended, measure
+from gputopo.launch.jobs.network import EndedCommand, measure_between_hosts
 from gputopo.launch.jobs.network_tools import Command, NetworkHost
 from gputopo.report import note
 from gputopo.values.bandwidth import NotMeasured
@@ -47,11 +47,11 @@ def measure_network(
     python = options.remote_python or sys.executable
     names = [str(host.name) for host in there]
 
-    def run(commands: Sequence[Command], limit_s: float) -> Sequence[Ended]:
+    def run(commands: Sequence[Command], limit_s: float) -> Sequence[EndedCommand]:
         return at_once(lambda command: _run(command, names, python, limit_s), commands)
 
     joined = tuple(there.values())
-    measured = measure(_network_hosts(joined), level or "quick", tool, run, os.environ, note)
+    measured = measure_between_hosts(_network_hosts(joined), level or "quick", tool, run, os.environ, note)
     lacking = [
         NotMeasured(what=f"transfers of {host.name}", reason=error.what) for host, error in absent.items()
     ]
@@ -61,7 +61,7 @@ def measure_network(
     return measured, () if joined[0].machine is None else joined[0].machine.nics
 
 
-def _run(command: Command, names: Sequence[str], python: str, limit_s: float) -> Ended:
+def _run(command: Command, names: Sequence[str], python: str, limit_s: float) -> EndedCommand:
     """Run a command on its host, and return how it ended."""
     rank, words = command
     start = host_command(rank, names[rank], words, python=python, environ=os.environ)
@@ -70,12 +70,12 @@ def _run(command: Command, names: Sequence[str], python: str, limit_s: float) ->
             printed = process.output(limit_s)
             text = printed.decode(errors="replace") + process.said
             if len(printed) > MAX_BYTES:
-                return Ended(text, None, f"printed more than {MAX_BYTES >> 20} MiB")
+                return EndedCommand(text, None, f"printed more than {MAX_BYTES >> 20} MiB")
             if not process.is_done:
-                return Ended(text, None, f"did not end within {limit_s:g} s")
-            return Ended(text, process.wait() if process.ended is None else process.ended)
+                return EndedCommand(text, None, f"did not end within {limit_s:g} s")
+            return EndedCommand(text, process.wait() if process.ended is None else process.ended)
     except HardwareError as error:
-        return Ended("", None, f"cannot be started: {error.what}")
+        return EndedCommand("", None, f"cannot be started: {error.what}")
 
 
 def _network_hosts(answers: Sequence[Joining]) -> list[NetworkHost]:

@@ -27,7 +27,6 @@ from gputopo.planner import (
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
-from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
 from gputopo.values.run.plan import (
     CPU_DEVICES,
@@ -243,18 +242,7 @@ def request_of(request: Request, devices: int, rank: int) -> Request:
 
 
 def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request) -> Target:
-    """Return the target of rank 0 with the other hosts' targets, by rank; nothing is predicted yet.
-
-    Raises UsageError if some hosts have GPUs and others do not.
-    """
-    kinds = {target.backend for target in targets}
-    if len(kinds) > 1:
-        pairs = zip(servers, targets, strict=True)
-        without = [server.host for server, target in pairs if target.backend == "cpu"]
-        raise UsageError(
-            f"{listed(without, 'and')} has no GPUs, but the other hosts have",
-            "remove the hosts without GPUs, or train on the CPUs of all of them with --cpu",
-        )
+    """Return the target of rank 0 with the other hosts' targets, by rank; nothing is predicted yet."""
     lead, *others = targets
     names = host_names([server.host for server in servers])
     choice = choice_of_hosts(

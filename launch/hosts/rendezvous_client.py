@@ -28,7 +28,6 @@ from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import RankFailed
 
-wall_s = time.time
 _decoder: msgspec.json.Decoder[HostStart | RunEnd] = msgspec.json.Decoder(HostStart | RunEnd)
 
 
@@ -44,8 +43,18 @@ class RendezvousClient:
     is readable from then on.
     """
 
-    def __init__(self, name: str, port: int, secret: bytes, *, patience: HostTimeouts = PATIENCE) -> None:
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        secret: bytes,
+        *,
+        patience: HostTimeouts = PATIENCE,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock`: seconds since the epoch, by this host."""
         self.patience = patience
+        self._clock = clock
         self.end: RunEnd | None = None
         self.ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._where = f"rank 0 at {name} port {port}"
@@ -137,7 +146,7 @@ class RendezvousClient:
         if self.end is not None:
             return None
         events, self._new = tuple(self._new), []
-        return schema.encode(Report(sent_s=wall_s(), events=events))
+        return schema.encode(Report(sent_s=self._clock(), events=events))
 
     async def _connected(self) -> Channel:
         """Connect, and let rank 0 prove the secret. Raises HardwareError, UsageError."""

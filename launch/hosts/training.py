@@ -36,8 +36,8 @@ from gputopo.launch.job import Job
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
 from gputopo.launch.jobs.serving import own_spec, serve
 from gputopo.launch.site import Site
-from gputopo.launch.spec.env import allowed, worker_env
-from gputopo.launch.spec.host_place import HostPlace, host_place
+from gputopo.launch.spec.env import allowed_variables, worker_env
+from gputopo.launch.spec.host_place import HostPlace, place_near_gpus
 from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.launch.target import Target
@@ -227,7 +227,7 @@ def near_to(gpus: Sequence[int], machine: Machine, options: OutputOptions) -> Ho
     """Return the CPUs and memory that are near to GPUs of this host, unless the options disable that."""
     if not gpus or options.no_affinity:
         return HostPlace()
-    return host_place(machine, tuple(gpus), usable_cpus())
+    return place_near_gpus(machine, tuple(gpus), usable_cpus())
 
 
 def _served(
@@ -253,7 +253,7 @@ def _served(
             file,
             start.place,
             client,
-            environment=worker_env(os.environ, spec, allowed(start.environment), near),
+            environment=worker_env(os.environ, spec, allowed_variables(start.environment), near),
             log=folder / ("server.log" if spec.rank is None else "worker.log"),
             sampler=held.enter_context(probes.RunWatch(gpus)),
             on_event=_show,

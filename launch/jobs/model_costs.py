@@ -51,7 +51,7 @@ def workload_of(name: str) -> Workload:
     if known is not None:
         return known
     workload = _built(name)
-    file = _file(model_names.read(name))
+    file = _file(model_names.read_model_name(name))
     with contextlib.suppress(OSError, InputError):  # the next plan builds the model again
         file.parent.mkdir(parents=True, exist_ok=True)
         schema.write(file, _Costs(workload=workload))
@@ -63,7 +63,7 @@ def known_workload(name: str) -> Workload | None:
 
     Raises UsageError for an unknown name.
     """
-    asked = model_names.read(name)
+    asked = model_names.read_model_name(name)
     if asked.kind == "network":
         return require_workload(asked.attribute)
     file = _file(asked)
@@ -117,7 +117,7 @@ def _built(name: str) -> Workload:
     def count() -> Workload:
         from gputopo.launch.models import build_keras, count_costs
 
-        return count_costs(build_keras(model_names.read(name), None), name)
+        return count_costs(build_keras(model_names.read_model_name(name), None), name)
 
     answer = _answer_of(count)
     if answer.workload is None:
@@ -151,7 +151,7 @@ def sized(model: object) -> Sized:
     """
     if model is None:
         return NO_MODEL
-    if isinstance(model, str) and (asked := model_names.read(model)).kind == "network":
+    if isinstance(model, str) and (asked := model_names.read_model_name(model)).kind == "network":
         return Sized(asked.attribute)
     if isinstance(model, int) and not isinstance(model, bool):
         return _nearest(model)

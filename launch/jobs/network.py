@@ -45,7 +45,7 @@ _MAX_WORDS = 200
 _PATHS = ("NET/", "GDRDMA", "card ", "SHM", "P2P")  # prefixes of the facts about the path
 
 
-class Ended(NamedTuple):
+class EndedCommand(NamedTuple):
     """The output of a program and its exit code, which is None if it was ended; `why` is the reason."""
 
     text: str
@@ -54,10 +54,10 @@ class Ended(NamedTuple):
 
 
 # Runs commands on their hosts at the same time, each for a limited number of seconds.
-Run = Callable[[Sequence[Command], float], Sequence[Ended]]
+Run = Callable[[Sequence[Command], float], Sequence[EndedCommand]]
 
 
-def measure(
+def measure_between_hosts(
     hosts: Sequence[NetworkHost],
     level: str,
     asked: NetworkToolChoice,
@@ -154,7 +154,7 @@ def _with_all_reduce(
     )
 
 
-def read(tool: NetworkTool, ended: Ended) -> Sample | str:
+def read(tool: NetworkTool, ended: EndedCommand) -> Sample | str:
     """Return what a program measured for a transfer, or why it did not."""
     if tool == NCCL_TESTS:
         of_pair = _of_nccl_tests(ended, "sendrecv_perf", ranks=2, hosts=2)
@@ -179,7 +179,7 @@ def read(tool: NetworkTool, ended: Ended) -> Sample | str:
     return f"{how}: {last}" if last else how
 
 
-def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidth | str:
+def _of_nccl_tests(ended: EndedCommand, program: str, *, ranks: int, hosts: int) -> Bandwidth | str:
     """Return the results of a run, out of place before in place, or why there are none.
 
     All ranks must have taken part: a program that was built without MPI runs separately on each host.

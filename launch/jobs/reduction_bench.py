@@ -87,7 +87,7 @@ def measure_reduction(
     """
     gpus = _gpus(chosen, machine)
     began = time.time()
-    times = measure(
+    times = time_methods(
         model,
         gpus,
         methods=METHODS if method is None else (method,),
@@ -132,7 +132,7 @@ def _gpus(chosen: tuple[int, ...] | None, machine: Machine) -> tuple[int, ...] |
     return chosen
 
 
-def measure(
+def time_methods(
     model: str,
     gpus: Sequence[int] | None,
     *,
@@ -140,12 +140,14 @@ def measure(
     visible: Mapping[str, str] = {},
     groups: Groups = (),
     compiles: bool = False,
+    silence_s: float = SILENCE_LIMIT_S,
 ) -> ReductionTimes:
     """Time the reduction of the model's gradients over GPUs, or over CPU devices if `gpus` is None.
 
     `gpus`: indices in the machine (PCI order). `visible`: the variables that show only these GPUs. `groups`:
     for the hierarchical method (see `reduction_groups`). `compiles`: the limit of silence does not apply
-    while a process starts, because the driver compiles kernels then. Call this function from the main thread.
+    while a process starts, because the driver compiles kernels then. `silence_s`: how long a process may send
+    no event. Call this function from the main thread.
 
     A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`. Its `bytes` are the
     bytes of one replica's gradients. Raises UsageError for an unknown model or method, for fewer than two
@@ -153,10 +155,8 @@ def measure(
     """
     chosen = [parse(name).written for name in methods]
     run = _run_spec(model, gpus)
-    start_s = START_S if compiles else SILENCE_LIMIT_S
-    limits = WorkerLimits(
-        patience=HangLimits(min_s=SILENCE_LIMIT_S, phase_s=SILENCE_LIMIT_S, start_s=start_s)
-    )
+    start_s = START_S if compiles else silence_s
+    limits = WorkerLimits(patience=HangLimits(min_s=silence_s, phase_s=silence_s, start_s=start_s))
     environment = worker_env(os.environ, run, visible)
     samples: list[Sample] = []
     failures: dict[str, Failure] = {}

@@ -35,7 +35,7 @@ class ScreenCell:
     trial: Trial
 
 
-def measure(
+def measure_cells(
     cells: Sequence[ScreenCell],
     folder: Path,
     *,

@@ -138,7 +138,7 @@ def _screened(
             return make(cell.kind, numbers, "independent" if cell.kind == "independent" else "auto")
         return None
 
-    measured, code, complete = screening.measure(
+    measured, code, complete = screening.measure_cells(
         cells,
         folder,
         budget_s=screening.QUICK_S if quick else None,

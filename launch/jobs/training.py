@@ -14,7 +14,7 @@ from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.deliveries import delivering
 from gputopo.launch.supervise.sampling import watch_of
-from gputopo.launch.supervise.watchdog import of_seconds
+from gputopo.launch.supervise.watchdog import hang_limits
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
 from gputopo.report import note
@@ -88,7 +88,7 @@ def train_into(
 
     A signal after training is deferred until this is done, and is raised then.
     """
-    folder = runs.create(output, spec=spec, plan=target.plan, machine=target.site.machine)
+    folder = runs.create_run_folder(output, spec=spec, plan=target.plan, machine=target.site.machine)
     if spec.lifecycle.trace_steps and spec.lifecycle.trace is None:  # the trace is in the run's folder
         trace = str(folder.path.absolute() / "trace")
         spec = msgspec.structs.replace(spec, lifecycle=msgspec.structs.replace(spec.lifecycle, trace=trace))
@@ -133,7 +133,7 @@ def _supervised(
             on_event=on_event,
             environment=target.environment(os.environ, spec),
             sampler=sampler,
-            limits=LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=of_seconds(stall)),
+            limits=LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=hang_limits(stall)),
             finds_batch=spec.rank is None,  # only for a single worker, because a try needs all workers
             restarts=options.restart,
             known=known or Known(),

@@ -108,7 +108,7 @@ def run_trial(
     another placement if NCCL fails.
     """
     spec, plan = trial.spec, trial.target.plan
-    folder = run_folder.create(path, spec=spec, plan=plan, machine=trial.target.site.machine)
+    folder = run_folder.create_run_folder(path, spec=spec, plan=plan, machine=trial.target.site.machine)
     with contextlib.ExitStack() as shown:
         sampler = None if display is None else shown.enter_context(watch_of(spec))
         show = note if display is None else shown.enter_context(display())

@@ -67,7 +67,7 @@ def build_model(name: str, spec: RunSpec | None = None) -> Model:
     The spec gives the data format and precision of a Keras model. Raises UsageError if the name is unknown or
     the model cannot be built or trained.
     """
-    asked = model_names.read(name)
+    asked = model_names.read_model_name(name)
     if asked.kind == "network":
         return NetworkModel.of(known_architectures()[asked.attribute])
     from gputopo.launch.models.keras_building import build_keras  # loads Keras, which takes seconds
@@ -78,7 +78,7 @@ def build_model(name: str, spec: RunSpec | None = None) -> Model:
 def shapes_of(name: str, spec: RunSpec) -> list[tuple[int, ...]]:
     """Return the shapes of a model's variables. The model can then be built again with the same names."""
     shapes = [variable.shape for variable in build_model(name, spec).variables]
-    if model_names.read(name).kind != "network":
+    if model_names.read_model_name(name).kind != "network":
         import keras
 
         keras.utils.clear_session()

@@ -11,7 +11,13 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from gputopo.launch.spec.model_names import ModelName, no_application, no_attribute, no_module, read
+from gputopo.launch.spec.model_names import (
+    ModelName,
+    no_application,
+    no_attribute,
+    no_module,
+    read_model_name,
+)
 
 # Words of code that may define names or modules that do not occur in the source.
 _DYNAMIC = re.compile(
@@ -28,7 +34,7 @@ def require_code(name: str) -> None:
 
     The current folder is searched, as in Python.
     """
-    asked = read(name)
+    asked = read_model_name(name)
     if asked.kind == "keras":
         known = known_applications()
         if known and asked.attribute.lower() not in map(str.lower, known):

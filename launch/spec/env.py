@@ -108,7 +108,7 @@ def program_env(
     }
 
 
-def allowed(environment: Mapping[str, str]) -> dict[str, str]:
+def allowed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables from another host that may be set here, without control characters."""
     return {name: text for name, text in environment.items() if name in _OF_ANOTHER and text.isprintable()}
 

@@ -46,7 +46,7 @@ class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def host_place(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> HostPlace:
+def place_near_gpus(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> HostPlace:
     """Return the place of a run on these GPUs. `usable`: None for another machine, where all CPUs are free.
 
     It has the CPUs of the GPUs' NUMA nodes. The CPUs do not change on a machine with one node, or if the node

@@ -39,7 +39,7 @@ class ModelName:
     module: str = ""
 
 
-def read(name: str) -> ModelName:
+def read_model_name(name: str) -> ModelName:
     """Parse a name. Raises UsageError with the nearest valid name."""
     if name.lower().startswith(KERAS_PREFIX):
         attribute = name[len(KERAS_PREFIX) :]
@@ -61,8 +61,8 @@ def read(name: str) -> ModelName:
 
 
 def defaults(name: str) -> tuple[int, int, float]:
-    """Return a model's batch per GPU, batch per CPU device, and rate. Raises UsageError as `read`."""
-    asked = read(name)
+    """Return a model's batch per GPU, batch per CPU device, and rate. Raises UsageError."""
+    asked = read_model_name(name)
     if asked.kind == "network":
         known = require_workload(asked.attribute)
         return known.gpu_batch, known.cpu_batch, known.learning_rate
@@ -96,7 +96,7 @@ def model_for(name: str, data_name: str | None) -> str:
 
     Raises UsageError for an unknown model, or a model without a variant for this data set.
     """
-    asked = read(name)
+    asked = read_model_name(name)
     if data_name is None or asked.kind != "network":
         return name
     if require_workload(name).data_name == data_name:
@@ -116,5 +116,5 @@ def model_for(name: str, data_name: str | None) -> str:
 
 def data_of(model: str) -> str | None:
     """Return the data set of a model's examples; None if it is unknown until the model is built."""
-    asked = read(model)
+    asked = read_model_name(model)
     return require_workload(model).data_name if asked.kind == "network" else None

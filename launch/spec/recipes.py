@@ -1,6 +1,6 @@
 """The recipe of a model's training: its learning rate and schedule."""
 
-from gputopo.launch.spec.model_names import defaults, read
+from gputopo.launch.spec.model_names import defaults, read_model_name
 from gputopo.values.run.spec import Schedule
 from gputopo.workload import require_workload
 
@@ -34,7 +34,7 @@ def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
     rate by it. Raises UsageError for an unknown model.
     """
     *_, rate = defaults(model)
-    asked = read(model)
+    asked = read_model_name(model)
     if asked.kind != "network":
         return rate, Schedule()
     name, data = asked.attribute, require_workload(asked.attribute).data_name

@@ -31,8 +31,16 @@ class Alarm:
     """
 
     def __init__(
-        self, command: str, on_problem: Callable[[str], None], ours: OwnChildren | None = None
+        self,
+        command: str,
+        on_problem: Callable[[str], None],
+        ours: OwnChildren | None = None,
+        *,
+        command_s: float = COMMAND_S,
+        last_s: float = LAST_S,
     ) -> None:
+        """`command_s`: seconds for one delivery; `last_s`: for all that are pending at the end."""
+        self._command_s, self._last_s = command_s, last_s
         self._command = command
         self._ours = OwnChildren() if ours is None else ours
         self._on_problem: Callable[[str], None] | None = on_problem
@@ -52,13 +60,13 @@ class Alarm:
         self._report()
 
     def close(self) -> None:
-        """Wait up to `LAST_S` for pending deliveries, and end any command that still runs."""
+        """Wait up to `last_s` for pending deliveries, and end any command that still runs."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._waiting.put_nowait(None)
-            self._thread.join(LAST_S)
+            self._thread.join(self._last_s)
             if self._thread.is_alive():
-                self._problem = self._problem or f"not delivered within {LAST_S:g} s of the end"
+                self._problem = self._problem or f"not delivered within {self._last_s:g} s of the end"
                 self._kill()
             self._thread = None
         self._report()
@@ -89,11 +97,11 @@ class Alarm:
             )
             self._ours.add(process.pid)
         try:
-            process.communicate(message, timeout=COMMAND_S)
+            process.communicate(message, timeout=self._command_s)
         except subprocess.TimeoutExpired as error:
             self._kill()
             process.wait()
-            raise OSError(f"did not end within {COMMAND_S:g} s") from error
+            raise OSError(f"did not end within {self._command_s:g} s") from error
         if process.returncode:
             raise OSError(f"ended with exit code {process.returncode}")
 

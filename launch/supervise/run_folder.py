@@ -25,6 +25,7 @@ from gputopo.topology import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
 from gputopo.values.machine import Machine
+from gputopo.values.run.bounded import WrittenSamples
 from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.program import ProgramSpec
@@ -79,7 +80,7 @@ def check_output(folder: str | Path | None) -> None:
         raise _taken(output, written)
 
 
-def create(
+def create_run_folder(
     output: str | Path | None, *, spec: RunSpec | ProgramSpec, plan: Plan, machine: Machine | None
 ) -> RunFolder:
     """Create the folder of a run, with the files that are known before it starts.
@@ -259,30 +260,3 @@ def _by_index(plan: Plan) -> Plan:
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, plan.choice.gpus)),
     }
     return msgspec.structs.replace(plan, environment={**plan.environment, **by_index})
-
-
-class WrittenSamples:
-    """Selects the samples of a run that go to its file; each doubling of the run adds the same number.
-
-    After the first `ALL_SAMPLES` it is every second block of samples, then every fourth, and so on. A sample
-    with an Xid error or after a gap is always included.
-    """
-
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def has(self, sample: Sample) -> bool:
-        """Return whether the next sample is written."""
-        every = 1 << (self._seen // ALL_SAMPLES).bit_length()
-        block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
-        return bool(sample.xids) or sample.gap_s is not None or block % every == 0
-
-
-# Samples of a run that are all written. Not measured; chosen because it is the first hour at two samples a
-# second.
-ALL_SAMPLES = 7200
-
-
-# Samples that are written or skipped together. Not measured; chosen because the slowest reading
-# (probes/sampling) is in such a block once.
-BLOCK_SAMPLES = 40

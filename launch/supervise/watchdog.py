@@ -54,7 +54,7 @@ PATIENCE = HangLimits()
 PROGRAM_PATIENCE = HangLimits(min_s=PHASE_S)
 
 
-def of_seconds(seconds: float) -> HangLimits:
+def hang_limits(seconds: float) -> HangLimits:
     """Return the limits for a run in which every step, including the first, may take `seconds`.
 
     A phase between steps, such as a checkpoint, keeps its limit.

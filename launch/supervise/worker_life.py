@@ -254,7 +254,7 @@ class WorkerLife:
 
     def _asked_by(self, signum: int) -> None:
         worth_a_step = self._has_begun and self._spec.saves_after_a_step
-        decided = answer(signum, self._stage, worth_a_step=worth_a_step)
+        decided = answer_to_signal(signum, self._stage, worth_a_step=worth_a_step)
         if decided == "kill":
             self._kill()
         elif decided == "finish":
@@ -378,7 +378,7 @@ def _read(handle: int) -> bytes | None:
         return None
 
 
-def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:
+def answer_to_signal(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:
     """Decide what a signal to the launcher does. A second Ctrl-C kills immediately.
 
     SIGTERM and SIGHUP may come twice for one request, to the group and again from a parent, and their sender

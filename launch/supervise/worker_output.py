@@ -23,8 +23,19 @@ FIRST_BYTES, LAST_BYTES = 8 * 2**20, 8 * 2**20
 class WorkerOutput:
     """The output of a process: its last lines, and a log of it. Errors here never end a run."""
 
-    def __init__(self, path: Path | None = None, *, lines: int = LINES) -> None:
-        """Keep the last `lines` lines, and open the log if there is a path that can be opened."""
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        lines: int = LINES,
+        first_bytes: int = FIRST_BYTES,
+        last_bytes: int = LAST_BYTES,
+    ) -> None:
+        """Keep the last `lines` lines, and open the log if there is a path that can be opened.
+
+        `first_bytes`, `last_bytes`: of a log that is longer, see the constants.
+        """
+        self._first_bytes, self._last_bytes = first_bytes, last_bytes
         self._lines: collections.deque[bytes] = collections.deque(maxlen=lines)
         self._open_line = b""
         self._handle: int | None = None
@@ -67,21 +78,21 @@ class WorkerOutput:
                 written = os.write(self._handle, rest)
                 self._size += written
                 rest = rest[written:]
-            if self._size > FIRST_BYTES + 2 * LAST_BYTES:
+            if self._size > self._first_bytes + 2 * self._last_bytes:
                 self._leave_out_middle(self._handle)
         except OSError:
             self.close()
 
     def _leave_out_middle(self, handle: int) -> None:
         """Keep the first and the last part, and note the size of the removed part. Raises OSError."""
-        last = os.pread(handle, LAST_BYTES, self._size - LAST_BYTES)
+        last = os.pread(handle, self._last_bytes, self._size - self._last_bytes)
         last = last[last.find(b"\n", 0, LINE_BYTES) + 1 :]  # from the start of a line, if one is near
-        self._left_out += self._size - FIRST_BYTES - len(last)
+        self._left_out += self._size - self._first_bytes - len(last)
         kept = (
             b"\n[gputopo: about %d MB of output are left out here]\n" % (self._left_out // 1_000_000) + last
         )
-        os.ftruncate(handle, FIRST_BYTES)
-        self._size = FIRST_BYTES
+        os.ftruncate(handle, self._first_bytes)
+        self._size = self._first_bytes
         while kept:
             written = os.write(handle, kept)
             self._size += written

@@ -36,7 +36,7 @@ def cluster_variables(workers: Sequence[str], index: int, master: tuple[str, int
     }
 
 
-def unset(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+def unset_variables(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are not set yet.
 
     If a rank or a size is set, neither is returned, because they describe the same processes.

@@ -18,7 +18,7 @@ from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.hosts.training import HostOfRun, claim, failed_here, near_to, replies
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
-from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
+from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset_variables
 from gputopo.launch.user_program.running import make_folder, other_gpus, run_program, run_recorded, runs_on
 from gputopo.probes import interface_of
 from gputopo.report import to_stderr
@@ -74,7 +74,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     machine, output = host.on.machine, host.options.output
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
     spec = msgspec.structs.replace(part.spec, command=words_of(program))
-    part = msgspec.structs.replace(part, spec=spec, cluster=env.allowed(part.cluster))
+    part = msgspec.structs.replace(part, spec=spec, cluster=env.allowed_variables(part.cluster))
     if output is not None:
         options = msgspec.structs.replace(host.options, output=str(Path(output) / f"rank-{bringing.rank}"))
         host = replace(host, options=options)
@@ -88,7 +88,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
         client.outlast()
         if client.end is not None and client.end.exit_code:
             raise client.end.error
-        return _run(host, program, part, env.allowed(reply.environment), bringing.address, folder)
+        return _run(host, program, part, env.allowed_variables(reply.environment), bringing.address, folder)
 
 
 def _await_ready(rendezvous: "RendezvousServer", ranks: Sequence[int]) -> None:
@@ -143,6 +143,6 @@ def _run(
     near = near_to(spec.gpus, machine, host.options)
     environment = env.program_env(os.environ, visible if spec.gpus else None, near)
     to_stderr(f"gputopo: {spec.says[0]}.\n")
-    environment |= unset(cluster, environment)
+    environment |= unset_variables(cluster, environment)
     others = other_gpus(machine, spec)
     return run_recorded(program, environment, spec, others, folder, host.options)

@@ -156,6 +156,8 @@ def run_to_end(
     ours: OwnChildren | None = None,
     stop: ProgramStop | None = None,
     errors: ErrorOutput | None = None,
+    term_s: float = TERM_S,
+    left_s: float = LEFT_S,
 ) -> ProgramEnd:
     """Run a program to its end. Main thread only. Raises UsageError if there is no such program.
 
@@ -163,7 +165,8 @@ def run_to_end(
     group, by the terminal or by a process: the program has then received them. `report`: gets a line about
     leftover processes, which are ended. `ours`: children that other threads start meanwhile. `stop`: requests
     the end of a program that hangs. The program and its descendants then get SIGTERM, and SIGKILL after some
-    seconds. `errors`: the program's stderr.
+    seconds. `errors`: the program's stderr. `term_s`: seconds from SIGTERM to SIGKILL. `left_s`:
+    seconds in which leftover processes may end by themselves.
     """
     check_program(command, environment)
     kills_before = oom_kills()
@@ -186,7 +189,7 @@ def run_to_end(
             passed = _passed_on(process.pid, witness, came, ours, stop)
             stopped = int(ExitCode.HARDWARE) if stop.over() else None
             if stopped is not None:
-                stuck = end_descendants(ours, came, program=process.pid)
+                stuck = end_descendants(ours, came, term_s=term_s, program=process.pid)
                 _report_stuck(stuck, report)
                 if any(left_process.pid == process.pid for left_process in stuck):
                     process.returncode = -signal.SIGKILL  # it will not end, so do not wait
@@ -196,7 +199,7 @@ def run_to_end(
             kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
             killed = -status == signal.SIGKILL and kills > 0 and stopped is None
             ending = ProgramEnd(status, frozenset(passed), killed, errors.last_lines, stopped=stopped)
-            return replace(ending, left=_end_leftovers(command[0], ours, came, report))
+            return replace(ending, left=_end_leftovers(command[0], ours, came, report, term_s, left_s))
 
 
 def _passed_on(
@@ -267,9 +270,11 @@ def _is_of_our_group(pid: int) -> bool:
     return True
 
 
-def _end_leftovers(name: str, ours: OwnChildren, came: int, report: Say) -> str | None:
+def _end_leftovers(
+    name: str, ours: OwnChildren, came: int, report: Say, term_s: float, left_s: float
+) -> str | None:
     """Report, end and return leftover processes of the program that do not end by themselves."""
-    deadline = time.monotonic() + LEFT_S
+    deadline = time.monotonic() + left_s
     while left := descendants(ours):
         numbers = _waited(came, deadline - time.monotonic())
         _reap(ours, None)
@@ -280,7 +285,7 @@ def _end_leftovers(name: str, ours: OwnChildren, came: int, report: Say) -> str 
     named = ", ".join(map(str, left))
     count = "a process" if len(left) == 1 else f"{len(left)} processes"
     report(f"{name} left {count} running, which gputopo ends: {named}")
-    _report_stuck(end_descendants(ours, came), report)
+    _report_stuck(end_descendants(ours, came, term_s=term_s), report)
     return f"{name} left {count} behind: {named}"
 
 

@@ -232,18 +232,19 @@ _READINGS_AT_THE_END = 2
 
 
 @contextlib.contextmanager
-def recording(
+def recorded(
     record: ProgramRecord,
     sampler: RunSampler | None,
     pipe: StepPipe | None,
     spec: ProgramSpec,
     *,
     stall: StallWatch | None = None,
+    end_s: float = END_S,
 ) -> Iterator["Recording"]:
     """Record samples and steps until the end of the context, then everything that has come by then.
 
     `spec`: of the program. `stall`: checks whether the program hangs. Use it in the main thread. A thread
-    that does not end within `END_S` is left behind with its record.
+    that does not end within `end_s` is left behind with its record.
     """
     over, end = os.pipe()
     with contextlib.ExitStack() as stack:
@@ -256,7 +257,7 @@ def recording(
             yield work
         finally:
             os.close(end)
-            thread.join(END_S)
+            thread.join(end_s)
             work.stuck = thread.is_alive()
             if not work.stuck:
                 os.close(over)

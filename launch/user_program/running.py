@@ -14,7 +14,7 @@ from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.deliveries import delivering
-from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
+from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, hang_limits
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.target import Target
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
@@ -26,7 +26,7 @@ from gputopo.launch.user_program.program import (
     failure_lines,
     run_to_end,
 )
-from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
+from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recorded
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report import note, plan_summary, to_stderr
 from gputopo.values.errors import ExitCode, GputopoError
@@ -78,7 +78,7 @@ def make_folder(
     Raises GputopoError for a folder that the user gave.
     """
     try:
-        return runs.create(options.output, spec=spec, plan=plan, machine=machine)
+        return runs.create_run_folder(options.output, spec=spec, plan=plan, machine=machine)
     except GputopoError as error:
         if options.output is not None:
             raise
@@ -127,10 +127,10 @@ def run_recorded(
                 stacks = stack.enter_context(_stacks(folder))
                 named |= {} if stacks is None else {STACKS_FILE: str(stacks)}
                 given = options.stall_timeout
-                patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
+                patience = PROGRAM_PATIENCE if given == AUTO else hang_limits(given)
                 who = PurePath(program[0]).name
                 stall = StallWatch(patience, who, stop, ours, errors, stacks=stacks, now_s=time.monotonic())
-            with recording(record, watch, pipe, spec, stall=stall) as state:
+            with recorded(record, watch, pipe, spec, stall=stall) as state:
                 ending = run_to_end(
                     program,
                     {**environment, **named},

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.probes.child import Channel, DriverChild, DriverStop, whole_s
+from gputopo.probes.child import Channel, DriverChild, DriverStop, Poll, whole_s
 from gputopo.probes.nvml import questions
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, NvmlLog, handle_number
 from gputopo.probes.nvml.monitor import READ, Closed, Monitor
@@ -343,11 +343,15 @@ class GpuWatchChild(Closed):
 
     `stop`: the call that hung or crashed, or None. Samples do not contain GPUs that were due after that call.
     `xid_reason`: as of the last sample. Create it in the main thread. Another thread may sample, even while
-    it is closed. Raises NotReadError as GpuWatch does, and if NVML does not answer.
+    it is closed. `poll`: see DriverChild. Raises NotReadError as GpuWatch does, and if NVML does not answer.
     """
 
     def __init__(
-        self, gpus: Sequence[int], others: Sequence[int] = (), asked: Sequence[WatchQuestion] = ASKED
+        self,
+        gpus: Sequence[int],
+        others: Sequence[int] = (),
+        asked: Sequence[WatchQuestion] = ASKED,
+        poll: Poll | None = None,
     ) -> None:
         self.stop: DriverStop | None = None
         self.xid_reason: str | None = None
@@ -355,7 +359,7 @@ class GpuWatchChild(Closed):
         self._in_use = threading.Lock()
         self._closed = False
         try:
-            self._child = DriverChild(self._work)
+            self._child = DriverChild(self._work, poll=poll)
         except OSError as error:
             raise NotReadError("NO_CHILD_PROCESS") from error
         refused = [msgspec.json.decode(part, type=str) for part in self._answer()]

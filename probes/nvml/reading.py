@@ -10,7 +10,16 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from gputopo.probes.child import CallSlot, Channel, DriverChild, DriverStop, TimeLimit, is_starting, whole_s
+from gputopo.probes.child import (
+    CallSlot,
+    Channel,
+    DriverChild,
+    DriverStop,
+    Poll,
+    TimeLimit,
+    is_starting,
+    whole_s,
+)
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, NvmlLog, open_nvml
 from gputopo.probes.nvml.gpu import (
     NOT_ASKED,
@@ -140,11 +149,11 @@ class NvmlReading:
     """A reading of NVML in a child, which starts immediately. `answers` waits for its end. Close it (`with`).
 
     `on_wait` is called with a message if the driver has not answered everything: after WAIT_S seconds, and
-    again WAIT_S seconds after the call in progress changed.
+    again WAIT_S seconds after the call in progress changed. `poll`: see DriverChild.
     """
 
-    def __init__(self, on_wait: Callable[[str], None] = lambda text: None) -> None:
-        self._on_wait = on_wait
+    def __init__(self, on_wait: Callable[[str], None] = lambda text: None, poll: Poll | None = None) -> None:
+        self._on_wait, self._poll = on_wait, poll
         self._told, self._told_s = "", 0.0
         self._received = Received()
         self._limit = TimeLimit(whole_s(0))
@@ -196,7 +205,7 @@ class NvmlReading:
 
     def _start(self) -> DriverChild | None:
         try:
-            return DriverChild(self._work)
+            return DriverChild(self._work, poll=self._poll)
         except OSError:  # a limit of processes
             self._received.error = "NO_CHILD_PROCESS"
             return None

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
+from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, Poll, state_of
 from gputopo.probes.copy_jobs import (
     Copy,
     CopyJob,
@@ -98,15 +98,16 @@ def measure_watched(
     doors: Callable[[Channel], Doors] = watched_doors,
     limits: CallLimits | None = None,
     on_pause: Callable[[], None] = lambda: None,
+    poll: Poll | None = None,
 ) -> Bandwidth:
     """Measure this machine's links in a child process. Call it from the main thread.
 
     Ctrl-C, or a driver that hangs or crashes, ends it with the results so far (`complete` is False).
-    `on_pause` is called repeatedly while it waits.
+    `on_pause` is called repeatedly while it waits. `poll`: see DriverChild.
     """
     check(machine, request)
     begun, measured_at = time.perf_counter(), time.time()
-    watching = _Watching(machine, request, progress, doors, limits or CallLimits(), on_pause)
+    watching = _Watching(machine, request, progress, doors, limits or CallLimits(), on_pause, poll)
     refusal = watching.run(begun)
     duration_s = time.perf_counter() - begun
     return bandwidth_of(machine, request, watching.results, refusal, measured_at, duration_s)
@@ -122,6 +123,7 @@ class _Watching:
     doors: Callable[[Channel], Doors]
     limits: CallLimits
     on_pause: Callable[[], None]
+    poll: Poll | None
     results: Results = field(default_factory=Results)
     refusal: NothingMeasured | None = None
     begun: list[CopyJob] = field(default_factory=list)
@@ -137,7 +139,7 @@ class _Watching:
         while True:
             news_s = time.perf_counter()
             try:
-                child = DriverChild(partial(self._work, begun, earlier), self.limits)
+                child = DriverChild(partial(self._work, begun, earlier), self.limits, self.poll)
             except OSError as error:
                 reason = f"no process can be started: {error.strerror}"
                 self._leave_out(reason)

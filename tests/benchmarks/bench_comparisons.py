@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.measurements.cells import cells_of
-from gputopo.measurements.figures import against_earlier, pooled_change
+from gputopo.measurements import study_of
 from gputopo.values.run.measurement import Measurement
-from gputopo.values.study import Against, PooledChange
+from gputopo.values.study import Figures
 
 # The speed of each cell after the change, compared with before.
 KINDS = ("no change", "one cell 20% slower", "all cells 5% slower")
@@ -50,21 +49,19 @@ def drawn(chance: random.Random, speeds: Sequence[float], noise: float, repeats:
     ]
 
 
-def compared(
-    chance: random.Random, kind: str, cells: int, noise: float, repeats: int
-) -> tuple[tuple[Against, ...], PooledChange | None]:
-    """Return the comparisons of one study."""
-    before = cells_of(drawn(chance, [1.0] * cells, noise, repeats))
-    after = cells_of(drawn(chance, factors(kind, cells), noise, repeats))
-    rows = against_earlier(after, before)
-    return rows, pooled_change(after, rows)
+def compared(chance: random.Random, kind: str, cells: int, noise: float, repeats: int) -> Figures:
+    """Return the figures of one study with earlier runs."""
+    before = drawn(chance, [1.0] * cells, noise, repeats)
+    after = drawn(chance, factors(kind, cells), noise, repeats)
+    return study_of(after, title="t", earlier=before).figures
 
 
 def alarms(kind: str, *, studies: int, cells: int, noise: float, repeats: int, seed: int = 1) -> Alarms:
     """Return the alarms of studies with this change."""
     chance, counts, changed = random.Random(seed), Alarms(), factors(kind, cells)
     for _ in range(studies):
-        rows, pooled = compared(chance, kind, cells, noise, repeats)
+        figures = compared(chance, kind, cells, noise, repeats)
+        rows, pooled = figures.against, figures.pooled_change
         by_pooled = pooled is not None and pooled.is_regression
         counts.studies += by_pooled or any(row.is_regression for row in rows)
         counts.by_pooled += by_pooled

@@ -25,11 +25,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
-from gputopo.runs.verdict.judge import Judgement, judge
-from gputopo.runs.verdict.paces import Paces
+from gputopo.runs import Judgement
 from gputopo.values.run.verdict import EVEN as EVEN_WORD
 from gputopo.values.run.verdict import SLOW as SLOW_WORD
-from tests.invented_runs import cpu_devices, gpu_devices
+from tests.invented_runs import cpu_devices, gpu_devices, judged_events
 from tests.kit.drills.box import Factor, Trainer, flapping, hogged, slower
 
 EVEN = {
@@ -89,10 +88,7 @@ def _heavy(draw: Draw, seed: int, tower: int) -> Factor:
 def judged(trainer: Trainer, steps: int, seed: int) -> Judgement:
     """Return the verdicts of a run."""
     trainer.seed = seed
-    paces = Paces(trainer.devices)
-    for event in trainer.events(steps):
-        paces.add(event)
-    return judge(paces)
+    return judged_events(trainer.devices, trainer.events(steps))
 
 
 def recall(runs: int, seed: int) -> None:

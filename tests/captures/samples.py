@@ -6,11 +6,14 @@ GPU 0 and 1 hang on one switch of socket 0, GPU 2 on a root port of socket 1. No
 
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from gputopo.captures import reading
+from gputopo.captures import load, read_measurements, read_text
+from gputopo.measurements import RunFolders
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
+from gputopo.values.run.measurement import Measurement
 from tests import there
 
 GPUS = ("0000:05:00.0", "0000:06:00.0", "0000:85:00.0")
@@ -24,7 +27,7 @@ def in_turn(*lists: Iterable[object]) -> list[tuple[Any, ...]]:
 
 def measured_of(text: str, origin: str = "log") -> tuple[Machine, Bandwidth]:
     """Return what is read of a text, which must hold a bandwidth."""
-    machine = reading.read_text(text, origin=origin)
+    machine = read_text(text, origin=origin)
     return machine, there(machine.bandwidth)
 
 
@@ -40,7 +43,17 @@ def loaded(folder: Path, *texts: str) -> Machine:
     paths = [folder / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    return reading.load([str(path) for path in paths])
+    return load([str(path) for path in paths])
+
+
+def runs_in(text: str, name: str = "train.log") -> tuple[Measurement, ...]:
+    """Return the training runs in a text that is a file of this name."""
+    ours = RunFolders()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return read_measurements([str(path)], read_run=ours.run, read_json=ours.document).measurements
 
 
 NIC = "0000:86:00.0"

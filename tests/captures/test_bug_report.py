@@ -3,10 +3,9 @@
 import gzip
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from gputopo.captures import bug_report, load, reading
+from gputopo.captures import load, read_text
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
@@ -56,7 +55,7 @@ WHOLE = report(
 
 
 def test_all_parts_are_one_machine() -> None:
-    machine = reading.read_text(WHOLE, origin="x")
+    machine = read_text(WHOLE, origin="x")
     assert [gpu.pci_address for gpu in machine.gpus] == list(GPUS)
     assert [gpu.name for gpu in machine.gpus] == ["GeForce GTX 1070"] * 3
     assert [gpu.uuid for gpu in machine.gpus] == [UUID, None, None]
@@ -75,7 +74,7 @@ def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
     path = tmp_path / "nvidia-bug-report.log.gz"
     path.write_bytes(gzip.compress(WHOLE.encode()))
     machine = load([str(path)])
-    assert msgspec.structs.replace(machine, lines=()) == reading.read_text(WHOLE, origin="x")
+    assert machine == read_text(WHOLE, origin="x")
     assert sum(one.not_understood for one in machine.lines) == 0
     filled = sum(1 for line in WHOLE.splitlines() if line.strip())
     assert sum(one.read + one.known for one in machine.lines) == filled
@@ -84,15 +83,13 @@ def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
 
 def test_lines_keep_their_numbers() -> None:
     text = report(f"/usr/bin/nvidia-smi\n\n{OVERVIEW}zzz unknown marker 42\n")
-    (unread,) = reading.read_text(text, origin="x").unread
+    (unread,) = read_text(text, origin="x").unread
     assert (unread.text, text.splitlines()[unread.line - 1]) == ("zzz unknown marker 42",) * 2
 
 
 def test_a_part_that_cannot_be_read_is_named_and_does_not_hide_the_others() -> None:
     cut = "\n".join(TOPO.splitlines()[:1])
-    machine = reading.read_text(
-        report(f"/usr/bin/nvidia-smi topo -m\n\n{cut}\n", f"dmesg\n\n{KERNEL}"), origin="x"
-    )
+    machine = read_text(report(f"/usr/bin/nvidia-smi topo -m\n\n{cut}\n", f"dmesg\n\n{KERNEL}"), origin="x")
     assert [event.code for event in machine.kernel_events] == [79]
     (unread,) = machine.unread
     assert unread.source == "nvidia-bug-report"
@@ -101,20 +98,8 @@ def test_a_part_that_cannot_be_read_is_named_and_does_not_hide_the_others() -> N
 
 def test_a_report_without_the_gpus_is_refused_with_what_to_do() -> None:
     with pytest.raises(InputError, match="without a part that shows the GPUs") as error:
-        reading.read_text(report(file("/etc/issue", "Ubuntu\n")), origin="x")
+        read_text(report(file("/etc/issue", "Ubuntu\n")), origin="x")
     assert "as root" in error.value.hint
-
-
-def test_every_line_of_a_report_is_in_one_part() -> None:
-    parts = bug_report.parts(WHOLE)
-    lines = WHOLE.splitlines()
-    for part in parts:
-        for number, line in enumerate(part.text.splitlines()):
-            assert line in ("", lines[part.line + number])
-    assert [part.title for part in parts if part.is_read][:2] == [
-        "/proc/driver/nvidia/./version",
-        "/proc/driver/nvidia/./gpus/0000:05:00.0/information",
-    ]
 
 
 def gpu(bus: str) -> str:
@@ -148,7 +133,7 @@ def test_parts_of_one_list_are_joined_and_contradict_nothing() -> None:
         f"/usr/bin/lspci -t\n\n{TREE}",
         f"/usr/bin/nvidia-smi --query\n\n{SMI}\n/usr/bin/nvidia-smi --query --unit\n\n{SMI[:40]}\n",
     )
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     assert (machine.contradictions, machine.unread) == ((), ())
     assert [one.pci_address for one in machine.gpus] == ["0000:01:00.0", "0000:02:00.0"]
     assert [one.vbios_version for one in machine.gpus] == ["94.02.42.00.0F"] * 2
@@ -163,8 +148,11 @@ def test_logs_of_x_and_of_builds_are_skipped_by_their_titles() -> None:
         "*** /var/lib/dkms/nvidia/1/log/make.log",
         "journalctl -b -0 _COMM=Xorg",
     )
-    parts = bug_report.parts(report(*(f"{title}\n\n{noise}" for title in titles)))
-    assert [part.is_read for part in parts[-3:]] == [False] * 3
+    machine = read_text(
+        report(*(f"{title}\n\n{noise}" for title in titles), f"dmesg\n\n{KERNEL}"), origin="x"
+    )
+    assert ([event.code for event in machine.kernel_events], machine.gpus) == ([79], ())
+    assert machine.kernel_events[0].pci_address == GPUS[1]
 
 
 def test_kernel_messages_of_all_logs_are_read_and_foreign_lines_are_known() -> None:
@@ -175,9 +163,9 @@ def test_kernel_messages_of_all_logs_are_read_and_foreign_lines_are_known() -> N
         "11\u6708 16 11:33:45 box kernel: NVRM: this kernel module has the version 1.3.\n",
         "journalctl -b -0\n\n-- No entries --\n",
     )
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     (event,) = machine.kernel_events
     assert event.text.endswith("module has the version 1.3.")
     assert machine.unread == ()
-    before = reading.read_text(report(f"/usr/bin/journalctl -k -b -1\n\n{KERNEL}"), origin="x")
+    before = read_text(report(f"/usr/bin/journalctl -k -b -1\n\n{KERNEL}"), origin="x")
     assert [event.earlier for event in before.kernel_events] == [True]

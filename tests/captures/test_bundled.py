@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import intake, recording
-from gputopo.captures.smi import topo_matrix
+from gputopo.captures import bundled_names, load, read_bundled
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 
@@ -12,13 +11,13 @@ CAPTURES = Path(__file__).parents[3] / "shared" / "captures" / "topo"
 
 def test_the_machines_that_are_promised_are_there() -> None:
     promised = {"7gforce", "7gforce-v2", "az-2x-m60", "az-4x-m60", "dgx1-p100", "dgx1-v100"}
-    assert promised <= set(recording.bundled_names())
-    assert list(recording.bundled_names()) == sorted(recording.bundled_names())
+    assert promised <= set(bundled_names())
+    assert list(bundled_names()) == sorted(bundled_names())
 
 
-@pytest.mark.parametrize("name", recording.bundled_names())
+@pytest.mark.parametrize("name", bundled_names())
 def test_a_bundled_machine_is_whole(name: str) -> None:
-    machine = recording.read_bundled(name)
+    machine = read_bundled(name)
     count = len(machine.gpus)
     assert machine.source == "bundled machine"
     assert [gpu.index for gpu in machine.gpus] == list(range(count))
@@ -29,7 +28,7 @@ def test_a_bundled_machine_is_whole(name: str) -> None:
 
 
 def test_7gforce_is_two_islands_of_three_and_four_cards() -> None:
-    machine = recording.read_bundled("7gforce")
+    machine = read_bundled("7gforce")
     near = {(link.a, link.b) for link in machine.links if link.hop is Hop.PIX}
     assert near == {(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (3, 6), (4, 5), (4, 6), (5, 6)}
     assert {link.hop for link in machine.links} == {Hop.PIX, Hop.PHB}
@@ -38,8 +37,8 @@ def test_7gforce_is_two_islands_of_three_and_four_cards() -> None:
 
 
 def test_each_gpu_of_a_dgx1_has_as_many_nvlinks_as_its_generation() -> None:
-    assert _nvlinks(recording.read_bundled("dgx1-p100")) == {4}
-    assert _nvlinks(recording.read_bundled("dgx1-v100")) == {6}
+    assert _nvlinks(read_bundled("dgx1-p100")) == {4}
+    assert _nvlinks(read_bundled("dgx1-v100")) == {6}
 
 
 def _nvlinks(machine: Machine) -> set[int]:
@@ -61,9 +60,8 @@ def test_a_bundled_machine_has_the_matrix_of_its_capture(name: str, start: str) 
     if not CAPTURES.is_dir():
         pytest.skip("the folder of public captures is not beside this checkout")
     (path,) = CAPTURES.glob(f"{start}*.txt")
-    text = intake.clean(path.read_text(encoding="utf-8"), origin=path.name)
-    capture = topo_matrix.parse(text, origin=path.name)
-    machine = recording.read_bundled(name)
+    capture = load([str(path)])
+    machine = read_bundled(name)
     assert [(k.a, k.b, k.hop) for k in machine.links] == [(k.a, k.b, k.hop) for k in capture.links]
     # The text of one, whose cards have none, does not show whether NVLinks would be shown.
     assert [k.nvlinks for k in machine.links] == [k.nvlinks or 0 for k in capture.links]
@@ -72,6 +70,6 @@ def test_a_bundled_machine_has_the_matrix_of_its_capture(name: str, start: str) 
 
 def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
     with pytest.raises(InputError) as caught:
-        recording.read_bundled("8gforce")
+        read_bundled("8gforce")
     assert caught.value.what == "no bundled machine is called 8gforce"
     assert "az-2x-m60" in caught.value.hint

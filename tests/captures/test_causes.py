@@ -1,12 +1,10 @@
 """What an input states as the cause is what is reported, from a part of an output too."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
-from gputopo.cli import run_command
+from gputopo.captures import read_text
 from gputopo.findings import find
 from gputopo.reference import expected_of
 from gputopo.values.finding import Finding
@@ -18,7 +16,7 @@ NO_DRIVER = "NVIDIA-SMI has failed because it couldn't communicate with the NVID
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="paste")
+    return read_text(text, origin="paste")
 
 
 def serious(machine: Machine) -> list[Finding]:
@@ -214,14 +212,6 @@ def test_rows_that_lines_of_the_log_interrupt_are_read() -> None:
     found = there(read(mixed).bandwidth)
     assert found.samples == there(read(ROWS).bandwidth).samples
     assert len(found.samples) == 4
-
-
-def test_all_findings_are_listed_with_a_command_to_check_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "log").write_text(NO_DRIVER)
-    run_command(["inspect", "--all", "--from", str(tmp_path / "log")])
-    assert "Check with: lsmod | grep nvidia" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_program_on_a_gpu_whose_kernel_hangs_is_named() -> None:

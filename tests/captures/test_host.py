@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import merge, reading
+from gputopo.captures import merge, read_text
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Host, NumaNode
 from tests import there
@@ -77,44 +77,44 @@ OF_NUMACTL = (
 
 @pytest.mark.parametrize("text", [LSCPU_2_34, LSCPU_2_37])
 def test_lscpu_of_any_version_shows_the_host(text: str) -> None:
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     assert (machine.source, machine.host, machine.unread) == ("lscpu", OF_LSCPU, ())
 
 
 def test_numactl_shows_the_nodes() -> None:
-    machine = reading.read_text(NUMACTL, origin="x")
+    machine = read_text(NUMACTL, origin="x")
     assert (machine.source, machine.host, machine.unread) == ("numactl", Host(numa_nodes=OF_NUMACTL), ())
 
 
 def test_both_in_one_text_are_one_host() -> None:
-    host = reading.read_text(f"$ lscpu\n{LSCPU_2_37}$ numactl -H\n{NUMACTL}", origin="x").host
+    host = read_text(f"$ lscpu\n{LSCPU_2_37}$ numactl -H\n{NUMACTL}", origin="x").host
     assert (host.sockets, host.numa_nodes) == (2, OF_NUMACTL)
 
 
 def test_an_excerpt_is_enough() -> None:
     text = "$ lscpu | grep NUMA\nNUMA node(s):        1\nNUMA node0 CPU(s):   0-63\n"
-    assert reading.read_text(text, origin="x").host == Host(numa_nodes=(NumaNode(index=0, cpus="0-63"),))
+    assert read_text(text, origin="x").host == Host(numa_nodes=(NumaNode(index=0, cpus="0-63"),))
 
 
 def test_cpus_that_are_off_are_not_counted() -> None:
     text = LSCPU_2_34.replace("list:             0-7", "list:             0-3")
-    assert reading.read_text(text, origin="x").host.logical_cpus == 4
+    assert read_text(text, origin="x").host.logical_cpus == 4
 
 
 @pytest.mark.parametrize(("name", "text"), in_turn(ALL, [LSCPU_2_37, NUMACTL]))
 def test_beside_another_capture_both_are_read(name: str, text: str) -> None:
     if name == "table":
         return  # is as much prose as data
-    alone = reading.read_text(ALL[name], origin="x")
+    alone = read_text(ALL[name], origin="x")
     for both in (f"{ALL[name]}\n{text}", f"{text}\n{ALL[name]}"):
-        machine = reading.read_text(both, origin="x")
+        machine = read_text(both, origin="x")
         assert machine.gpus == alone.gpus
         assert there(machine.host.numa_nodes)[0].cpus in ("0-1,4-5", "0-3")
 
 
 @pytest.mark.parametrize("name", ["topo", "nccl"])
 def test_nodes_of_two_sources_are_compared(name: str) -> None:
-    merged = merge.merge([reading.read_text(text, origin="x") for text in (ALL[name], NUMACTL)])
+    merged = merge([read_text(text, origin="x") for text in (ALL[name], NUMACTL)])
     assert {one.fact for one in merged.contradictions} == {
         "host.numa_nodes[0].cpus",
         "host.numa_nodes[1].cpus",
@@ -127,7 +127,7 @@ def test_any_nodes_are_read_as_written(nodes: list[tuple[set[int], int]]) -> Non
     text = f"available: {len(nodes)} nodes (0-{len(nodes) - 1})\n"
     for index, (cpus, size) in enumerate(nodes):
         text += f"node {index} cpus: {' '.join(map(str, sorted(cpus)))}\nnode {index} size: {size} MB\n"
-    host = reading.read_text(text, origin="x").host
+    host = read_text(text, origin="x").host
     assert host.numa_nodes == tuple(
         NumaNode(index=index, cpus=index_ranges(cpus), memory_mib=size)
         for index, (cpus, size) in enumerate(nodes)

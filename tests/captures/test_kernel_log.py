@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import kernel_log, load, reading
+from gputopo.captures import load, read_text
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
@@ -36,7 +36,7 @@ PREFIXES = {
 
 
 def events(text: str) -> tuple[KernelEvent, ...]:
-    return reading.read_text(text, origin="log").kernel_events
+    return read_text(text, origin="log").kernel_events
 
 
 def ids(machine: Machine) -> dict[str, str]:
@@ -54,9 +54,9 @@ def test_an_xid_is_read_with_its_time(form: str) -> None:
 
 @pytest.mark.parametrize(("form", "name"), in_turn(PREFIXES, ["topo", "lspci -tv", "nvlink -s"]))
 def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: str, form: str) -> None:
-    bare = reading.read_text(ALL[name], origin="log")
+    bare = read_text(ALL[name], origin="log")
     for text in (f"{ALL[name]}\n{PREFIXES[form][0]}{XID_79}\n", f"{PREFIXES[form][0]}{XID_79}\n{ALL[name]}"):
-        both = reading.read_text(text, origin="log")
+        both = read_text(text, origin="log")
         assert both.gpus == bare.gpus
         assert both.links == bare.links
         assert [event.code for event in both.kernel_events] == [79]
@@ -65,7 +65,7 @@ def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: s
 def test_a_line_in_the_middle_of_a_capture_does_not_end_it() -> None:
     lines = ALL["topo"].splitlines()
     text = "\n".join([*lines[:2], f"[  1.000000] {XID_79}", *lines[2:]])
-    bare, both = reading.read_text(ALL["topo"], origin="log"), reading.read_text(text, origin="log")
+    bare, both = read_text(ALL["topo"], origin="log"), read_text(text, origin="log")
     assert (both.gpus, both.links, both.nics) == (bare.gpus, bare.links, bare.nics)
     assert ids(both)["gpu.lost"] == "error"
 
@@ -141,7 +141,7 @@ def test_each_error_is_read(message: str) -> None:
     ],
 )
 def test_other_lines_of_the_kernel_are_no_errors_and_not_listed(message: str) -> None:
-    machine = reading.read_text(f"[  1.000000] {message}\n" * 3, origin="log")
+    machine = read_text(f"[  1.000000] {message}\n" * 3, origin="log")
     assert (machine.kernel_events, machine.unread) == ((), ())
 
 
@@ -187,7 +187,7 @@ def test_the_fabric_managers_log_has_its_times_and_names_itself() -> None:
     text = (
         f"[Jul 23 2024 07:53:50] [INFO] [tid 8] Connected.\n[Jul 23 2024 07:53:55] [ERROR] [tid 8] {error}\n"
     )
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     (found,) = find(machine)
     assert (found.severity, machine.unread) == ("error", ())
     assert "SXid 20034 in the fabric manager's log (at 2024-07-23T07:53:55)" in found.says
@@ -198,7 +198,7 @@ def test_a_fabric_manager_without_switches_is_no_fault() -> None:
         "Sep 18 03:19:01 n nvidia-fabricmanager-start.sh[6]: query failed with error:WARNING Nothing to do "
         "[NV_WARN_NOTHING_TO_DO]\nSep 18 03:19:01 n systemd[1]: nvidia-fabricmanager.service: Failed\n"
     )
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     (found,) = find(machine)
     assert (found.id, found.severity) == ("driver.kernel_error", "info")
     assert answer_of(machine, found).startswith("the fabric manager found no NVSwitch")
@@ -206,13 +206,13 @@ def test_a_fabric_manager_without_switches_is_no_fault() -> None:
 
 def test_errors_of_a_port_are_reported_where_the_log_is_all_there_is() -> None:
     error = "pcieport 0000:00:02.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer\n"
-    (found,) = find(reading.read_text(f"[  1.000000] {error}", origin="log"))
+    (found,) = find(read_text(f"[  1.000000] {error}", origin="log"))
     assert (found.id, found.severity, "0000:00:02.0" in found.says) == ("pcie.errors", "warning", True)
-    assert find(reading.read_text(f"[  1.000000] {error.replace('pcieport', 'nvme')}", origin="log")) == ()
+    assert find(read_text(f"[  1.000000] {error.replace('pcieport', 'nvme')}", origin="log")) == ()
 
 
 def test_a_warning_of_nvidia_smi_about_the_inforom_is_an_event_of_its_gpu() -> None:
-    machine = reading.read_text(f"{OVERVIEW}WARNING: infoROM is corrupted at gpu 0000:05:00.0\n", origin="x")
+    machine = read_text(f"{OVERVIEW}WARNING: infoROM is corrupted at gpu 0000:05:00.0\n", origin="x")
     (event,) = machine.kernel_events
     assert (event.text, event.pci_address) == ("infoROM is corrupted", "0000:05:00.0")
     assert len(machine.gpus) == 3
@@ -223,13 +223,13 @@ def test_remarks_of_the_module_are_no_errors() -> None:
         "NVRM: Try unloading the conflicting kernel module (and/or\nNVRM: reconfigure your kernel), try\n"
         "NVRM: again.\nNVRM: loading NVIDIA UNIX Kernel Module\nNVRM: the NVIDIA kernel module is unloaded.\n"
     )
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     assert (machine.kernel_events, machine.unread) == ((), ())
 
 
 def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
     text = f"Mar  5 10:01:02 n kernel: {XID_79}\nMar  5 10:01:03 n cron[1]: x\nzzz unknown marker 42\n"
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     assert [(one.line, one.text) for one in machine.unread] == [(3, "zzz unknown marker 42")]
 
 
@@ -255,7 +255,7 @@ _STAMPS = "Mar  5 10:01:02 n kernel: [ 9000.000000] ", "Mar  6 09:00:00 n kernel
 def test_an_event_before_the_last_boot_or_load_of_the_module_is_an_earlier_one(
     text: str, earlier: bool
 ) -> None:
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     (event,), (finding,) = machine.kernel_events, find(machine)
     assert (event.earlier, event.count, machine.unread) == (earlier, 1, ())
     assert (finding.id, finding.severity) == (("driver.xid", "warning") if earlier else ("gpu.lost", "error"))
@@ -265,13 +265,13 @@ def test_a_gpu_lost_without_an_xid_before_the_boot_is_told_of_once() -> None:
     lost = "NVRM: GPU 0000:41:00.0: GPU has fallen off the bus."
     alone = f"{_STAMPS[0]}{lost}\n{_STAMPS[1]}usb 1-1: new device\n"
     both = f"{_STAMPS[0]}NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n{alone}"
-    found = [[one.id for one in find(reading.read_text(text, origin="log"))] for text in (alone, both)]
+    found = [[one.id for one in find(read_text(text, origin="log"))] for text in (alone, both)]
     assert found == [["driver.kernel_error"], ["driver.xid"]]
 
 
 def test_an_event_that_came_again_since_the_boot_is_one_of_this_boot() -> None:
     text = f"{_STAMPS[0]}{XID_79}\n{_STAMPS[0]}{XID_79}\n{_STAMPS[1]}{XID_79}\n"
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     assert [(event.earlier, event.count) for event in machine.kernel_events] == [(True, 2), (False, 1)]
     assert [finding.id for finding in find(machine)] == ["gpu.lost"]
 
@@ -281,8 +281,8 @@ def test_an_event_that_came_again_since_the_boot_is_one_of_this_boot() -> None:
 )
 def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stamp: str) -> None:
     stamped = "".join(f"{stamp}{line}\n" for line in ALL[name].splitlines())
-    machine = reading.read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")
-    bare = reading.read_text(ALL[name], origin="log")
+    machine = read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")
+    bare = read_text(ALL[name], origin="log")
     assert (machine.gpus, machine.links) == (bare.gpus, bare.links)
     assert [event.code for event in machine.kernel_events] == [79]
 
@@ -310,7 +310,7 @@ def test_a_log_of_a_boot_is_a_kernel_log() -> None:
             ]
         )
     )
-    machine = reading.read_text(text, origin="log")
+    machine = read_text(text, origin="log")
     assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
 
 
@@ -370,7 +370,7 @@ FOUND = {
 
 @pytest.mark.parametrize("message", FOUND)
 def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
-    log = reading.read_text(f"[ 1.000000] {message}\n", origin="log")
+    log = read_text(f"[ 1.000000] {message}\n", origin="log")
     machine = Machine(source="x", gpus=(GPU_0,), pci=TREE, kernel_events=log.kernel_events)
     assert ids(machine) == FOUND[message]
     assert {one.subject.text for one in find(machine)} <= {"gpu:3", "machine"}
@@ -380,14 +380,8 @@ def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
     "text", ["GPU0 is slow\n", "See NVRM in dmesg\n", "[ 1.000000] usb 1-1: new device\n"]
 )
 def test_other_texts_are_no_kernel_log(text: str) -> None:
-    assert not kernel_log.detect(text)
     with pytest.raises(InputError, match="in an unknown format"):
-        reading.read_text(text, origin="log")
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_no_line_of_another_capture_is_one_of_the_kernel(name: str) -> None:
-    assert kernel_log.take(ALL[name]).lines == 0
+        read_text(text, origin="log")
 
 
 @given(
@@ -396,8 +390,6 @@ def test_no_line_of_another_capture_is_one_of_the_kernel(name: str) -> None:
 )
 def test_any_log_is_read_line_by_line(lines: list[tuple[str, str]], tail: str) -> None:
     text = "".join(f"{PREFIXES[form][0]}{message}\n" for form, message in lines) + tail
-    taken = kernel_log.take(text)
-    assert taken.rest.count("\n") == text.count("\n")
-    assert taken.lines >= len(lines)
-    kinds = {event.kind for event in taken.machine.kernel_events}
+    first = f"[ 1.000000] {XID_79}\n"  # so that any text is a kernel log
+    kinds = {event.kind for event in events(first + text)}
     assert kinds >= {LINES[message][0] for _, message in lines}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.merge import merge
+from gputopo.captures import merge
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
@@ -187,21 +187,14 @@ def test_merging_never_loses_a_link(first: Machine, second: Machine, third: Mach
 
 def test_a_contradiction_names_the_fact_and_what_each_source_reported() -> None:
     one = box("live", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.PIX, nvlinks=0),))
-    two = box("nvidia-smi topo", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.SYS, nvlinks=0),))
+    two = box("live", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.SYS, nvlinks=2),))
     merged = merge([one, two])
-    assert merged.source == "live + nvidia-smi topo"
-    assert merged.links[0].hop is Hop.PIX
-    said = {"live": "PIX", "nvidia-smi topo": "SYS"}
-    assert merged.contradictions == (Contradiction(fact="links[0-1].hop", said=said),)
-
-
-def test_another_number_of_nvlinks_of_one_pair_is_a_contradiction() -> None:
-    one, two = (
-        box(name, Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, nvlinks=count),))
-        for name, count in (("a", 4), ("b", 2))
+    assert merged.source == "live + live (2)"
+    assert (merged.links[0].hop, merged.links[0].nvlinks) == (Hop.PIX, 0)
+    assert merged.contradictions == (
+        Contradiction(fact="links[0-1].hop", said={"live": "PIX", "live (2)": "SYS"}),
+        Contradiction(fact="links[0-1].nvlinks", said={"live": "0", "live (2)": "2"}),
     )
-    said = {"a": "4", "b": "2"}
-    assert merge([one, two]).contradictions == (Contradiction(fact="links[0-1].nvlinks", said=said),)
 
 
 def test_a_link_of_nvlinks_alone_gets_its_hop_from_the_other_source() -> None:
@@ -310,13 +303,6 @@ def test_readings_that_change_from_second_to_second_do_not_contradict() -> None:
     merged = merge([box("a", at(50.0, 300, 0)), box("b", at(290.0, 1900, 2))])
     assert [one.gpus[0] for one in at_samples(merged)] == [at(50.0, 300, 0), at(290.0, 1900, 2)]
     assert merged.contradictions == ()
-
-
-def test_two_sources_of_one_kind_are_distinguished() -> None:
-    one, two = box("nvidia-smi topo", Gpu(index=0, name="A")), box("nvidia-smi topo", Gpu(index=0, name="B"))
-    merged = merge([one, two])
-    assert merged.source == "nvidia-smi topo + nvidia-smi topo (2)"
-    assert merged.contradictions[0].said == {"nvidia-smi topo": "A", "nvidia-smi topo (2)": "B"}
 
 
 def test_numa_nodes_are_joined_by_their_number() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests import there
@@ -10,7 +10,7 @@ from tests.captures.samples import TOPO
 
 
 def read(*lines: str) -> Machine:
-    return reading.read_text("\n".join(lines) + "\n", origin="log")
+    return read_text("\n".join(lines) + "\n", origin="log")
 
 
 def transports(machine: Machine) -> dict[tuple[int, int], tuple[str, ...]]:
@@ -120,7 +120,7 @@ def test_paths_of_the_graph_are_hops_and_refused_p2p_is_a_fact_of_the_pair() -> 
 
 def test_beside_a_matrix_the_gpus_of_the_log_are_those_at_their_addresses() -> None:
     whole = "\n".join(ONE_HOST[5:7]) + "\n" + path(0, "0[0] -> 1[1] via P2P/IPC") + "\n"
-    machine = reading.read_text(TOPO + "\n" + whole, origin="both")
+    machine = read_text(TOPO + "\n" + whole, origin="both")
     assert (len(machine.gpus), machine.contradictions) == (3, ())
     assert transports(machine) == {(0, 1): ("P2P/IPC",)}
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import load
 from gputopo.findings import find
 from gputopo.planner import Request, plan
-from gputopo.probes import collect
+from gputopo.probes import read_tree
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop
 from tests.captures import samples
-from tests.captures.samples import loaded as load
+from tests.captures.samples import loaded
 from tests.kit.scenarios import SCENARIOS, changed
 from tests.kit.sysfs import write_tree
 
@@ -37,7 +37,7 @@ def lspci(driver: str, *slots: str) -> str:
 def test_a_gpu_of_another_driver_has_no_number_and_the_others_have_those_of_nvidia_smi(
     driver: str, tmp_path: Path
 ) -> None:
-    machine = load(tmp_path, lspci(driver, "05:00.0"))
+    machine = loaded(tmp_path, lspci(driver, "05:00.0"))
     assert [(gpu.index, gpu.pci_address) for gpu in machine.gpus] == list(enumerate(samples.GPUS[1:]))
     assert [(link.a, link.b, link.hop) for link in machine.links] == [(0, 1, Hop.SYS)]
     assert HELD in {node.address for node in machine.pci}
@@ -52,7 +52,7 @@ def test_what_counts_every_card_does_not_contradict_what_counts_nvidias(
     order: tuple[int, ...], tmp_path: Path
 ) -> None:
     texts = (lspci("vfio-pci", "05:00.0"), samples.LSPCI_TREE, SMI)
-    machine = load(tmp_path, *(texts[place] for place in order))
+    machine = loaded(tmp_path, *(texts[place] for place in order))
     assert machine.contradictions == ()
     assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS[1:])
     assert [gpu.cpu_affinity for gpu in machine.gpus] == ["0-3", "4-7"]
@@ -62,7 +62,7 @@ def test_where_every_gpu_is_bound_to_another_driver_they_keep_their_numbers_and_
     tmp_path: Path,
 ) -> None:
     slots = [address.removeprefix("0000:") for address in samples.GPUS]
-    machine = load(tmp_path, lspci("nouveau", *slots))
+    machine = loaded(tmp_path, lspci("nouveau", *slots))
     assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS)
     with pytest.raises(NoPlanError, match=r"none of the 3 GPUs can be used.*nouveau"):
         plan(machine, Request())
@@ -70,6 +70,6 @@ def test_where_every_gpu_is_bound_to_another_driver_they_keep_their_numbers_and_
 
 def test_a_copied_sys_is_read_alike(tmp_path: Path) -> None:
     write_tree(changed(SCENARIOS["four"], gpus={1: {"kernel_driver": "vfio-pci"}}), tmp_path)
-    machine = reading.load([str(tmp_path)], read_tree=collect.read_tree)
+    machine = load([str(tmp_path)], read_tree=read_tree)
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:44:00.0", "0000:46:00.0", "0000:47:00.0"]
     assert "vfio-pci" in plan(machine, Request()).refused[0].reason

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 
 VERSION = (
@@ -28,7 +28,7 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 @pytest.mark.parametrize(("text", "version"), [(VERSION, "535.104.05"), (OPEN, "550.54.14")])
 def test_the_version_is_that_of_the_kernel_module(text: str, version: str) -> None:
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     assert (machine.driver.kernel_module_version, machine.driver.version) == (version, None)
     assert (machine.gpus, machine.unread) == ((), ())
 
@@ -36,7 +36,7 @@ def test_the_version_is_that_of_the_kernel_module(text: str, version: str) -> No
 def test_gpus_are_in_the_order_of_their_addresses() -> None:
     second = GPU.format(address="0000:41:00.0", uuid=UUID)
     first = GPU.format(address="0000:01:00.0", uuid="GPU-????????-????-????-????-????????????")
-    machine = reading.read_text(VERSION + second + first, origin="x")
+    machine = read_text(VERSION + second + first, origin="x")
     assert [(gpu.index, gpu.pci_address, gpu.uuid) for gpu in machine.gpus] == [
         (0, "0000:01:00.0", None),
         (1, "0000:41:00.0", UUID),
@@ -50,4 +50,4 @@ def test_gpus_are_in_the_order_of_their_addresses() -> None:
 
 def test_a_model_alone_is_no_such_file() -> None:
     with pytest.raises(InputError, match="in an unknown format"):
-        reading.read_text("Model: \t\t a car\n", origin="x")
+        read_text("Model: \t\t a car\n", origin="x")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import detect, reading
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 
 
@@ -39,11 +39,7 @@ from gputopo.values.errors import InputError
 )
 def test_a_known_tool_is_named_with_what_to_give_instead(text: str, says: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
-        reading.read_text(text, origin="box.txt")
+        read_text(text, origin="box.txt")
     assert caught.value.what.startswith("box.txt is ")
     assert says in caught.value.what
     assert hint in caught.value.hint
-
-
-def test_of_any_other_text_nothing_is_known() -> None:
-    assert detect.known_output("the quick brown fox\nNCCL is a library\n") is None

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gputopo.captures import tensorflow_log
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
 
 
 def read(text: str) -> Machine:
-    return tensorflow_log.parse(text, origin="x")
+    return read_text(text, origin="x")
 
 
 @pytest.mark.parametrize("text", [samples.TF_1, samples.TF_2], ids=["1", "2"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import merge, reading
+from gputopo.captures import load, merge, read_bytes, read_text
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Hop, Machine, Nic
 from tests.benchmarks import bench_fuzz
@@ -41,13 +41,13 @@ SOURCES = {
 
 @cache
 def read(name: str) -> Machine:
-    return reading.read_text(samples.ALL[name], origin=name)
+    return read_text(samples.ALL[name], origin=name)
 
 
-@pytest.mark.parametrize("name", samples.ALL)
-def test_the_content_shows_the_format(name: str) -> None:
-    assert read(name).source == SOURCES[name]
-    windows = reading.read_bytes(samples.ALL[name].replace("\n", "\r\n").encode("utf-16"), origin=name)
+@pytest.mark.parametrize(("name", "source"), SOURCES.items())
+def test_the_content_shows_the_format(name: str, source: str) -> None:
+    assert read(name).source == source
+    windows = read_bytes(samples.ALL[name].replace("\n", "\r\n").encode("utf-16"), origin=name)
     assert _facts(windows) == _facts(read(name))
 
 
@@ -58,12 +58,12 @@ def _facts(machine: Machine) -> tuple[object, ...]:
 @pytest.mark.parametrize("first", sorted(samples.ALL))
 def test_two_captures_of_one_machine_do_not_contradict_one_another(first: str) -> None:
     for second in sorted({*samples.ALL} - {first}):
-        merged = merge.merge([read(first), read(second)])
+        merged = merge([read(first), read(second)])
         assert (second, merged.contradictions, len(merged.gpus)) == (second, (), 3)
 
 
 def test_one_machine_gathers_what_each_capture_knows() -> None:
-    merged = merge.merge([read(name) for name in ("topo", "topo -p2p", "nvlink -s", "lspci -vvv")])
+    merged = merge([read(name) for name in ("topo", "topo -p2p", "nvlink -s", "lspci -vvv")])
     assert merged.contradictions == ()
     assert [link.hop for link in merged.links] == [Hop.PIX, Hop.SYS, Hop.SYS]
     assert [link.p2p_read for link in merged.links] == [
@@ -79,9 +79,9 @@ def test_one_machine_gathers_what_each_capture_knows() -> None:
 
 
 def test_a_difference_is_reported_with_both_sources() -> None:
-    far = reading.read_text(samples.TOPO.replace("PIX", "PHB"), origin="x")
-    reads = reading.read_text(samples.P2P.replace("\tOK\t", "\tNS\t"), origin="x")
-    merged = merge.merge([far, read("lspci -vvv"), read("TensorFlow 2"), reads])
+    far = read_text(samples.TOPO.replace("PIX", "PHB"), origin="x")
+    reads = read_text(samples.P2P.replace("\tOK\t", "\tNS\t"), origin="x")
+    merged = merge([far, read("lspci -vvv"), read("TensorFlow 2"), reads])
     assert [(found.fact, found.said) for found in merged.contradictions] == [
         ("links[0-1].hop", {"nvidia-smi topo": "PHB", "lspci -vvv": "PIX"}),
         ("links[0-1].p2p_read", {"tensorflow log": "OK", "nvidia-smi topo -p2p": "NOT_SUPPORTED"}),
@@ -90,26 +90,24 @@ def test_a_difference_is_reported_with_both_sources() -> None:
 
 def test_network_cards_are_not_matched_by_place_where_their_numbers_differ() -> None:
     more = re.sub("05.0  Intel.*", "05.0  Intel Corporation Ethernet Controller X710", samples.LSPCI_TREE)
-    merged = merge.merge([read("topo"), reading.read_text(more, origin="x")])
+    merged = merge([read("topo"), read_text(more, origin="x")])
     assert [(nic.name, nic.pci_address) for nic in merged.nics] == [("mlx5_0", None)]
 
 
 def test_tools_that_list_differently_many_network_cards_do_not_contradict_one_another() -> None:
     more = re.sub("05.0  Intel.*", "05.0  Intel Corporation Ethernet Controller X710", samples.LSPCI_TREE)
-    assert merge.merge([read("topo"), reading.read_text(more, origin="x")]).contradictions == ()
+    assert merge([read("topo"), read_text(more, origin="x")]).contradictions == ()
     one = read("topo")
     two = msgspec.structs.replace(one, nics=(*one.nics, Nic(index=1, name="mlx5_1")))
-    assert [set(found.said.values()) for found in merge.merge([one, two]).contradictions] == [
-        {"1 NIC", "2 NICs"}
-    ]
+    assert [set(found.said.values()) for found in merge([one, two]).contradictions] == [{"1 NIC", "2 NICs"}]
 
 
 def test_nccl_does_not_overrule_what_others_know_better() -> None:
-    merged = merge.merge([read("nccl"), read("lspci -vvv")])
+    merged = merge([read("nccl"), read("lspci -vvv")])
     parents = {node.address: node.parent for node in merged.pci}
     assert parents[samples.GPUS[0]] == "0000:04:08.0"
-    far = reading.read_text(samples.TOPO.replace("\tPHB", "\tNODE"), origin="x")
-    assert merge.merge([read("nccl"), far]).nics[0].hops["gpu:2"] is Hop.NODE
+    far = read_text(samples.TOPO.replace("\tPHB", "\tNODE"), origin="x")
+    assert merge([read("nccl"), far]).nics[0].hops["gpu:2"] is Hop.NODE
 
 
 @given(st.sampled_from(sorted(samples.ALL)), st.floats(0, 1))
@@ -117,10 +115,10 @@ def test_a_capture_cut_behind_a_line_shows_nothing_that_the_whole_does_not(name:
     lines = samples.ALL[name].splitlines(keepends=True)
     cut = "".join(lines[: round(share * len(lines))])
     try:
-        machine = reading.read_text(cut, origin="cut")
+        machine = read_text(cut, origin="cut")
     except GputopoError:
         return  # that its words are right, the damaged captures below show
-    merged = merge.merge([read(name), machine])
+    merged = merge([read(name), machine])
     # That fewer GPUs are listed, and so counted otherwise, is the cut itself.
     reported = [c for c in merged.contradictions if c.fact not in ("gpus", "nics") and "p2p" not in c.fact]
     assert reported == []
@@ -143,8 +141,8 @@ def test_every_public_capture_is_read(room: str) -> None:
         started = time.process_time()
         if path.name.startswith(REFUSED):
             with pytest.raises(GputopoError):
-                reading.load([str(path)])
+                load([str(path)])
             continue
-        machine = reading.load([str(path)])
+        machine = load([str(path)])
         assert machine.gpus or machine.pci or machine.host.acs, path.name
         assert time.process_time() - started < 2.0  # the slowest takes 0.1 s

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import training_files, training_table, training_tensorpack
+from gputopo.captures import read_measurements
 from gputopo.measurements import RunFolders
 from gputopo.report import measured_csv
 from gputopo.values.box import Box
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
+from tests.captures.samples import runs_in
 from tests.captures.test_tf_cnn import log
 
 TENSORPACK = """[0731 19:01:07 @logger.py:74] Argv: resnet-multigpu.py --fake-location python --variable-update=replicated --gpu 0,1 --batch 64
@@ -23,8 +24,7 @@ TENSORPACK = """[0731 19:01:07 @logger.py:74] Argv: resnet-multigpu.py --fake-lo
 
 
 def test_a_log_of_tensorpack_has_the_median_of_its_epochs_without_the_first() -> None:
-    one = training_tensorpack.parse(TENSORPACK, origin="log.log")
-
+    (one,) = runs_in(TENSORPACK)
     assert one.images_per_sec == 50 * 2 * 64 / 16
     assert (one.n_gpus, one.batch_per_gpu, one.model) == (2, 64, "resnet50")
     assert (one.data, one.variable_update) == ("synthetic-python", "replicated")
@@ -35,18 +35,18 @@ def test_a_log_of_tensorpack_has_the_median_of_its_epochs_without_the_first() ->
     [("8.21sec", 8.21), ("30.5 seconds", 30.5), ("1 minute 4 seconds", 64), ("2 hours", 7200)],
 )
 def test_durations_of_epochs_are_read_as_tensorpack_writes_them(words: str, seconds: float) -> None:
-    one = training_tensorpack.parse(TENSORPACK.replace("16 seconds", words), origin="log.log")
+    (one,) = runs_in(TENSORPACK.replace("16 seconds", words))
     assert one.images_per_sec == pytest.approx(50 * 2 * 64 / seconds)
 
 
 def test_throughput_that_tensorpack_tracked_itself_is_used() -> None:
     tracked = "[0731 19:02:13 @monitor.py:467] Throughput (samples/sec): 415.5\n"
-    one = training_tensorpack.parse(TENSORPACK + tracked, origin="log.log")
+    (one,) = runs_in(TENSORPACK + tracked)
     assert one.images_per_sec == 415.5
 
 
 def test_without_the_command_a_log_of_tensorpack_has_no_figure_and_says_why() -> None:
-    one = training_tensorpack.parse("\n".join(TENSORPACK.splitlines()[2:]), origin="log.log")
+    (one,) = runs_in("\n".join(TENSORPACK.splitlines()[2:]))
     assert (one.status, one.images_per_sec) == ("failed", None)
     assert "its log does not show the command" in (one.reason or "")
 
@@ -71,9 +71,7 @@ _texts = st.none() | st.text(
     )
 )
 def test_a_table_that_was_written_is_read_as_it_was(one: Measurement) -> None:
-    assert training_table.parse(
-        measured_csv(Box(machine=None, runs=(one,), series=(), changes=())), origin="t.csv"
-    ) == (one,)
+    assert runs_in(measured_csv(Box(machine=None, runs=(one,), series=(), changes=()))) == (one,)
 
 
 def test_formulas_are_quoted_and_zero_is_missing() -> None:
@@ -81,19 +79,14 @@ def test_formulas_are_quoted_and_zero_is_missing() -> None:
     text = measured_csv(Box(machine=None, runs=(run,), series=(), changes=()))
     assert "'=cmd()" in text
     assert "'@SUM" in text
-    (one,) = training_table.parse("model,n_gpus,images_per_sec\nresnet50,4,0\n", origin="t.csv")
+    (one,) = runs_in("model,n_gpus,images_per_sec\nresnet50,4,0\n")
     assert (one.status, one.images_per_sec) == ("missing", None)
 
 
 @pytest.mark.parametrize("row", ["resnet50,four,100", "resnet50,4,nan", "resnet50,4,-1", "resnet50,0,100"])
 def test_a_value_that_cannot_be_is_refused_with_its_row(row: str) -> None:
     with pytest.raises(InputError, match=r"t\.csv:2"):
-        training_table.parse(f"model,n_gpus,images_per_sec\n{row}\n", origin="t.csv")
-
-
-def read(*paths: Path) -> training_files.FoundMeasurements:
-    ours = RunFolders()
-    return training_files.read_measurements(map(str, paths), read_run=ours.run, read_json=ours.document)
+        runs_in(f"model,n_gpus,images_per_sec\n{row}\n", "t.csv")
 
 
 def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> None:
@@ -106,8 +99,8 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> N
     (tmp_path / "binary.log").write_bytes(bytes(range(256)) * 10)
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(range(256)) * 10)
     (tmp_path / "loop").symlink_to(tmp_path)
-    found = read(tmp_path)
-
+    ours = RunFolders()
+    found = read_measurements([str(tmp_path)], read_run=ours.run, read_json=ours.document)
     assert [(one.precision, one.gpu, one.cpu) for one in found.measurements] == [
         ("fp16", "GeForce GTX 1070", "i7")
     ]
@@ -115,11 +108,8 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> N
     assert found.passed == 2
 
 
-def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "resnet50-syn-replicated-4gpus-32-1.log"
-    file.write_text(log(batch="64"))
-    (one,) = read(file).measurements
-
+def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named() -> None:
+    (one,) = runs_in(log(batch="64"), "resnet50-syn-replicated-4gpus-32-1.log")
     assert one.batch_per_gpu == 64
     assert one.conditions == ("the name says batch_per_gpu 32, the log 64",)
 
@@ -127,13 +117,11 @@ def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named(tmp_p
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\x00\x01\x02" * 100, "binary"),
-        (b"hello", "not a training log"),
-        (b"x" * (17 * 2**20), "larger than 16 MiB"),
+        ("\x00\x01\x02" * 100, "binary"),
+        ("hello", "not a training log"),
+        ("x" * (17 * 2**20), "larger than 16 MiB"),
     ],
 )
-def test_a_named_file_that_is_no_measurement_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(content)
+def test_a_named_file_that_is_no_measurement_is_refused(content: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        read(file)
+        runs_in(content)

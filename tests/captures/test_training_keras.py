@@ -2,8 +2,9 @@
 
 import pytest
 
-from gputopo.captures.training_files import parse
+from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
+from tests.captures.samples import runs_in
 
 BAR = "\x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m"
 
@@ -57,9 +58,7 @@ Total img/sec on 4 GPU(s): 1204.0 +-5.5
 
 
 def the_run(text: str) -> Measurement:
-    found = parse(text, origin="train.log")
-    assert found is not None
-    (run,) = found
+    (run,) = runs_in(text)
     return run
 
 
@@ -117,4 +116,5 @@ def test_horovod_has_its_total_and_the_standard_error_of_its_iterations() -> Non
 
 @pytest.mark.parametrize("text", ["Epoch 1/3\nloss 0.3\n", "100% 100/100 [00:12<00:00, 8.1it/s]\n"])
 def test_other_programs_are_not_taken_for_keras(text: str) -> None:
-    assert parse(text, origin="train.log") is None
+    with pytest.raises(InputError, match="is not a training log"):
+        runs_in(text)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import load
 from gputopo.findings import find
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine, PowerW, TemperatureC
-from tests.captures.samples import loaded as load
+from tests.captures.samples import loaded
 
 
 def output(time: str, gpus: list[int], name: str = "NVIDIA A100-SXM4-80GB", box: int = 1) -> str:
@@ -27,7 +27,7 @@ def output(time: str, gpus: list[int], name: str = "NVIDIA A100-SXM4-80GB", box:
 
 def test_gpus_with_other_uuids_are_of_two_machines(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="two machines: their GPUs have other UUIDs") as error:
-        load(tmp_path, output("10:00:00", [1, 2]), output("10:00:01", [1, 2], box=2))
+        loaded(tmp_path, output("10:00:00", [1, 2]), output("10:00:01", [1, 2], box=2))
     assert "inspect --fleet --from" in error.value.hint
 
 
@@ -45,12 +45,12 @@ def recordings(folder: Path, *hosts: str | None, limits: Sequence[float] = (300.
 def test_recordings_of_two_hosts_are_refused_by_their_names(tmp_path: Path) -> None:
     paths = recordings(tmp_path, "1f", "2f")
     with pytest.raises(InputError, match=r"^n1\.json and n2\.json are two hosts$") as error:
-        reading.load(paths)
+        load(paths)
     assert error.value.hint == f"add --fleet: gputopo inspect --fleet --from {' '.join(paths)}"
 
 
 def test_recordings_of_one_host_are_merged_without_a_word(tmp_path: Path) -> None:
-    machine = reading.load(recordings(tmp_path, "1f", "1f"))
+    machine = load(recordings(tmp_path, "1f", "1f"))
     assert (machine.source, len(machine.samples), machine.host.fingerprint) == ("live", 2, "1f")
     assert find(machine) == ()
 
@@ -62,7 +62,7 @@ def test_recordings_of_one_host_are_merged_without_a_word(tmp_path: Path) -> Non
 def test_a_recording_without_a_fingerprint_is_merged_with_a_warning(
     hosts: tuple[str | None, ...], words: str, tmp_path: Path
 ) -> None:
-    (warning,) = find(reading.load(recordings(tmp_path, *hosts)))
+    (warning,) = find(load(recordings(tmp_path, *hosts)))
     assert (warning.id, warning.severity) == ("machine.unknown_host", "warning")
     assert warning.says.startswith("n1.json and n2.json are read as one host; ")
     assert words in warning.says
@@ -71,17 +71,17 @@ def test_a_recording_without_a_fingerprint_is_merged_with_a_warning(
 def test_captures_of_other_tools_need_no_fingerprint(tmp_path: Path) -> None:
     (path, _) = recordings(tmp_path, None, None)
     (tmp_path / "topo.txt").write_text("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n")
-    assert find(reading.load([path, str(tmp_path / "topo.txt")])) == ()
+    assert find(load([path, str(tmp_path / "topo.txt")])) == ()
 
 
 def test_files_that_disagree_are_called_by_their_names(tmp_path: Path) -> None:
     paths = recordings(tmp_path, "1f", "1f", limits=(180.0, 300.0))
-    (finding,) = find(reading.load(paths))
+    (finding,) = find(load(paths))
     assert ": 180.0 (n1.json); 300.0 (n2.json); the first is used" in finding.says
     folder = tmp_path / "later"
     folder.mkdir()
     (other,) = recordings(folder, "1f", limits=(300.0,))
-    (finding,) = find(reading.load([paths[0], other]))  # two files of one name
+    (finding,) = find(load([paths[0], other]))  # two files of one name
     assert f"180.0 ({paths[0]}); 300.0 ({other})" in finding.says
 
 
@@ -89,19 +89,19 @@ def test_gpus_of_other_models_are_of_two_machines(tmp_path: Path) -> None:
     first, second = output("10:00:00", [1]), output("10:00:01", [1], name="NVIDIA B200", box=2)
     without = [text.replace("GPU UUID ", "Board ID ") for text in (first, second)]
     with pytest.raises(InputError, match="other models"):
-        load(tmp_path, *without)
+        loaded(tmp_path, *without)
 
 
 def test_gpus_at_other_addresses_are_of_two_machines(tmp_path: Path) -> None:
     texts = [output("10:00:00", buses).replace("GPU UUID ", "Board ID ") for buses in ([1, 2], [3, 4])]
     with pytest.raises(InputError, match="other PCI addresses"):
-        load(tmp_path, *texts)
+        loaded(tmp_path, *texts)
 
 
 def test_the_same_gpus_without_uuids_may_be_of_one_machine(tmp_path: Path) -> None:
     same = output("10:00:00", [1]).replace("GPU UUID ", "Board ID ")
     cuda = "Device: 0, A100-SXM4-80GB, pciBusID: 1, pciDeviceID: 0\n   D\\D     0\n     0 1000.50\n"
-    assert len(load(tmp_path, same, f"[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n{cuda}").gpus) == 1
+    assert len(loaded(tmp_path, same, f"[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n{cuda}").gpus) == 1
 
 
 @pytest.mark.parametrize("later", [[1, 3], [1, 2, 3]])
@@ -111,7 +111,7 @@ def test_a_gpu_that_is_listed_at_one_time_only_is_lost(
 ) -> None:
     earlier = [1, 2, 3] if later == [1, 3] else [1, 3]
     texts = [output("10:00:00", earlier), output("11:00:00", later)]
-    machine = load(tmp_path, *(["".join(texts)] if in_one_file else texts))
+    machine = loaded(tmp_path, *(["".join(texts)] if in_one_file else texts))
     assert machine.contradictions == ()
     (lost,) = [one for one in find(machine) if one.severity == "error"]
     assert lost.id == "gpu.lost"

@@ -1,6 +1,8 @@
 import contextlib
+import io
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -8,8 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.jobs import run
-from gputopo.probes import RunWatch, run_watch
+from gputopo.probes import RunWatch
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere, WatchHere
 from tests.kit.nvml import FakeNvml, installed
@@ -25,7 +26,9 @@ class Called(NamedTuple):
 
 
 Call = Callable[..., Called]
+OnTerminal = Callable[..., "Terminal"]
 ByName = Callable[[str], None]  # does what is named so
+PYTHON = sys.executable
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +43,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of this process ask NVML in it; those of other processes ask it in a child, as they do."""
-    monkeypatch.setattr("gputopo.probes.collect.NvmlReading", ReadingHere)
-    monkeypatch.setattr(run_watch, "RunWatch", partial(RunWatch, open_gpus=WatchHere))
+def read_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this process ask NVML in it. With the fixture `waits` they ask it in a child, as ever."""
+    if "waits" not in request.fixturenames:
+        monkeypatch.setattr("gputopo.probes.collect.NvmlReading", ReadingHere)
+    monkeypatch.setattr("gputopo.probes.run_watch.RunWatch", partial(RunWatch, open_gpus=WatchHere))
 
 
 @pytest.fixture
@@ -58,15 +62,78 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
     return called
 
 
+class Terminal(io.StringIO):
+    """What a terminal was sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def text(self) -> str:
+        """What was written, without colours and links."""
+        return re.sub(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\\\", "", self.getvalue())
+
+
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> ByName:
-    """Puts a pretending worker in the place of the core."""
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
+    """Runs the command line of this process on a terminal; returns that terminal."""
 
-    def behaves(behaviour: str) -> None:
-        def command(spec: Path, events_fd: int) -> Sequence[str]:
-            return (sys.executable, "-IS", misbehave.__file__, behaviour, str(spec), str(events_fd))
+    def shown(*arguments: object, columns: int = 80, lines: int = 1000) -> Terminal:
+        for name, text in {"COLUMNS": str(columns), "LINES": str(lines), "TERM": "xterm"}.items():
+            monkeypatch.setenv(name, text)
+        terminal = Terminal()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal)
+            assert run_command([str(argument) for argument in arguments]) == 0
+        return terminal
 
-        monkeypatch.setattr(run, "worker_command", command)
+    return shown
+
+
+CORE = "gputopo.launch.train.worker"
+# For the code of a worker that does something before it behaves as one of the kit.
+THEN_BEHAVE = f"""
+import os, sys
+os.execv(sys.executable, [sys.executable, "-IS", {misbehave.__file__!r}, behaviour, *sys.argv[1:]])
+"""
+# Code of a process: a program that stands for Python, a module, and the arguments of its main.
+WITH_WORKER = """
+import runpy, sys
+sys.executable = sys.argv.pop(1)
+module = sys.argv.pop(1)
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def pretending(folder: Path, worker: str, module: str = CORE) -> str:
+    """Write a program that stands for Python, but runs a pretending worker in the place of `module`.
+
+    `worker`: a behaviour of `misbehave`, or its own code. Its arguments are those of the module.
+    """
+    words = f"{misbehave.__file__} {worker}"
+    if not worker.isidentifier():
+        code = folder / "worker.py"
+        code.write_text(worker)
+        words = str(code)
+    program = folder / "python"
+    program.write_text(
+        f"""#!/bin/sh
+[ "$3" = {module} ] || exec {sys.executable} "$@"
+shift 3
+exec {PYTHON} -IS {words} "$@"
+"""
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.fixture
+def worker(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a pretending worker in the place of the core, or of another module: see `pretending`."""
+
+    def behaves(worker: str, module: str = CORE) -> None:
+        program = pretending(tmp_path_factory.mktemp("worker"), worker, module)
+        monkeypatch.setattr(sys, "executable", program)
 
     return behaves
 

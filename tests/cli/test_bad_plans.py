@@ -38,57 +38,6 @@ def refused(call: Call, *arguments: object) -> tuple[str, str]:
     return what.removeprefix("gputopo: "), hint.strip()
 
 
-def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
-    cases: list[tuple[str, str, str]] = [
-        ("--model alexnex", "there is no model 'alexnex'", "did you mean alexnet"),
-        (
-            "--model alexnet --program tf_cnn",
-            "there is no program 'tf_cnn'",
-            "did you mean tf_cnn_benchmarks",
-        ),
-        (
-            "--model alexnet --num-gpus 9",
-            "requested 9 GPUs, but this machine has 7",
-            "request at most 7: --num-gpus 7",
-        ),
-        ("--model alexnet --num-gpus 0", "--num-gpus cannot be 0", "give 1 or more"),
-        (
-            "--model alexnet --ps gpu:9",
-            "--ps gpu:9: this machine has no GPU 9",
-            "the GPUs of this machine: 0-6; or use --ps cpu",
-        ),
-        ("--model alexnet --exclude 0-6", "none of the 7 GPUs can be used", "exclude fewer GPUs"),
-        ("--model alexnet --exclude 12", "GPU 12", ""),
-        ("--model alexnet --num-gpus 2 --exclude 0-5", "2 GPUs", ""),
-        ("--model alexnet --ps cpu --variable-update independent", "independent", ""),
-        (
-            "--model alexnet --num-gpus 3 --all-reduce tf_hierarchical",
-            "--all-reduce tf_hierarchical cannot be used",
-            "",
-        ),
-        (
-            "--model alexnet --gpus 0,1 --ps gpu:3",
-            "--ps gpu:3 is not one of the chosen",
-            "use --ps gpu:0, or add 3 to --gpus",
-        ),
-        ("--model alexnet --gpus 0,9", "no GPU 9", "the GPUs of this machine: 0-6"),
-        ("--model alexnet --single-gpu-images-per-sec 0", "cannot be '0'", "above 0"),
-        ("--model alexnet --single-gpu-images-per-sec nan", "cannot be 'nan'", "above 0"),
-        ("--model alexnet --single-gpu-images-per-sec 5,", "cannot be '5,'", "above 0"),
-        ("--model alexnet --single-gpu-images-per-sec 1,2", "2 numbers for 7 GPUs", "one number for all"),
-        ("--model alexnet --batch-size 0", "--batch-size cannot be 0", "1 or more"),
-        ("--model alexnet --candidates none", "--candidates cannot be 'none'", "all: also placements"),
-        ("--model alexnet --what-if faster", "--what-if does not know 'faster'", "such as"),
-        ("--model alexnet --batch-size auto,64", "--batch-size", ""),
-        ("--model alexnet --batch-size nan", "--batch-size cannot be 'nan'", "give --batch-size N"),
-        ("--model alexnet --batch-size 64,64", "2 numbers for 7 GPUs", ""),
-    ]
-    for options, what, hint in cases:
-        found = refused(call, "--from", "7gforce", *options.split())
-        assert what in found[0]
-        assert hint in found[1]
-
-
 def test_of_a_capture_without_links_they_are_assumed_and_the_plan_says_what_shows_them(
     call: Call, tmp_path: Path
 ) -> None:

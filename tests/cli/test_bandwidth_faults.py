@@ -56,12 +56,8 @@ main()
 COMMAND = ("-c", PROGRAM, "bandwidth", "--gpus", "0-2", "--json")
 POWER = "nvmlDeviceGetPowerUsage:0"
 DRILLS = [
-    (CUDA, "none"),
     (CUDA, "hang@cuInit"),
-    (CUDA, "segv@cuDevicePrimaryCtxRetain:1"),
     (CUDA, "hang@cuMemAlloc:1,1"),
-    (CUDA, "kill@cuMemcpyDtoHAsync:2,6"),
-    (CUDA, "hang@cuMemFree:1"),
     (NVML, f"segv@{POWER},6"),
 ]
 
@@ -138,13 +134,6 @@ def test_each_ends_in_a_report_and_without_a_traceback(done: Drills) -> None:
         assert "host memory was measured" in one.document["notes"]
 
 
-def test_a_healthy_driver_is_measured_whole(done: Drills) -> None:
-    one = done[CUDA, "none"]
-    assert one.code == 0
-    assert one.places == {"gpu:0", "gpu:1", "gpu:2"}
-    assert (one.document["failures"], one.document["complete"]) == ([], True)
-
-
 def test_a_start_that_does_not_return_is_exit_code_3(done: Drills) -> None:
     one, reason = done[CUDA, "hang@cuInit"], f"cuInit did not return within {LIMIT_S:g} s"
     assert (one.code, one.document["samples"]) == (3, [])
@@ -153,32 +142,14 @@ def test_a_start_that_does_not_return_is_exit_code_3(done: Drills) -> None:
 
 
 def test_a_gpu_whose_call_does_not_return_is_given_up_and_the_others_are_measured(done: Drills) -> None:
-    cases: list[tuple[str, str, str]] = [
-        ("segv@cuDevicePrimaryCtxRetain:1", "cuDevicePrimaryCtxRetain", "CRASHED"),
-        ("hang@cuMemAlloc:1,1", "cuMemAlloc", "TIMED_OUT"),
-    ]
-    for drill, function, reason in cases:
-        one = done[CUDA, drill]
-        (failure,) = one.document["failures"]
-        assert (failure["reason"], "gpu:1" in (failure["source"], failure["destination"])) == (reason, True)
-        assert failure["says"].startswith(f"{function} of GPU 1 ")
-        assert {"gpu:0", "gpu:2"} <= one.places
-        assert one.document["complete"] is True
-        ids = {finding["id"] for finding in one.document["findings"] if finding["severity"] == "error"}
-        assert ids == {"bandwidth.hung" if reason == "TIMED_OUT" else "bandwidth.copy_failed"}
-
-
-def test_a_process_that_the_kernel_kills_leaves_what_was_measured(done: Drills) -> None:
-    one = done[CUDA, "kill@cuMemcpyDtoHAsync:2,6"]
-    assert (one.code, one.document["complete"]) == (3, False)
-    assert any("memory runs out" in note for note in one.document["notes"])
-    assert one.document["failures"] == []
-
-
-def test_a_call_that_hangs_after_the_measurement_costs_nothing(done: Drills) -> None:
-    one = done[CUDA, "hang@cuMemFree:1"]
-    assert (one.code, one.document["failures"], one.document["complete"]) == (0, [], True)
-    assert one.places == {"gpu:0", "gpu:1", "gpu:2"}
+    one = done[CUDA, "hang@cuMemAlloc:1,1"]
+    (failure,) = one.document["failures"]
+    assert (failure["reason"], "gpu:1" in (failure["source"], failure["destination"])) == ("TIMED_OUT", True)
+    assert failure["says"].startswith("cuMemAlloc of GPU 1 ")
+    assert {"gpu:0", "gpu:2"} <= one.places
+    assert one.document["complete"] is True
+    ids = {finding["id"] for finding in one.document["findings"] if finding["severity"] == "error"}
+    assert ids == {"bandwidth.hung"}
 
 
 def test_nvml_that_does_not_return_costs_readings_and_no_copy(done: Drills) -> None:
@@ -188,10 +159,8 @@ def test_nvml_that_does_not_return_costs_readings_and_no_copy(done: Drills) -> N
     how = "nvmlDeviceGetPowerUsage of GPU 0 ended the process with SIGSEGV"
     assert any(how in note for note in one.document["notes"])
     assert one.document["samples"][-1]["conditions"] == []
-    whole = done[CUDA, "none"].document["samples"]
-    assert {(s["kind"], s["source"]) for s in one.document["samples"]} == {
-        (s["kind"], s["source"]) for s in whole
-    }
+    kinds = {(sample["kind"], sample["source"]) for sample in one.document["samples"]}
+    assert kinds >= {("h2d", "host"), *(("d2h", f"gpu:{gpu}") for gpu in range(3))}
 
 
 def children_of(pid: int) -> list[str]:

@@ -37,6 +37,7 @@ from tests.kit.command import main
 measuring.measure_host_memory = lambda host, **_: HostMemoryRates()
 """
 RUN = "sys.exit(main(sys.argv[1:]))"
+FEW = ("--effort", "1")  # timed repeats of a copy
 
 
 def run(spec: CudaSpec, changes: str, scenario: str, *command: str) -> Done:
@@ -44,7 +45,7 @@ def run(spec: CudaSpec, changes: str, scenario: str, *command: str) -> Done:
 
 
 def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) -> None:
-    done = run(box("desktop"), "", "desktop", "bandwidth", "--save", "--json")
+    done = run(box("desktop"), "", "desktop", "bandwidth", *FEW, "--save", "--json")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert {"h2d", "d2h", "d2d_local"} <= {one["kind"] for one in document["samples"]}
@@ -52,20 +53,12 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) ->
     assert up["expected_gb_per_s"] == pytest.approx(up["median_gb_per_s"], rel=0.1)
     assert (own_home / "history.sqlite").exists()
     slow = box("desktop", "rate@h2d:0=3")
-    again = run(slow, "", "desktop", "bandwidth", "--baseline", "--fail-on", "warning")
+    again = run(slow, "", "desktop", "bandwidth", *FEW, "--baseline", "--fail-on", "warning")
     assert again.returncode == 1, again.stderr
     reported = " ".join(again.stdout.split())
     assert "Worse than on" in reported
     assert "h2d host to gpu:0 (pinned" in reported
     assert "d2h gpu:0 to host (pinned" not in reported
-
-
-IMPATIENT = "engine.Engine = partial(engine.Engine, patience_s=0.3)\n"
-
-
-def test_a_copy_that_hangs_does_not_keep_the_process() -> None:
-    done = run(box("desktop", "hang@h2d:0"), IMPATIENT, "desktop", "bandwidth", "--json")
-    assert any(one["reason"] == "TIMED_OUT" for one in json.loads(done.stdout)["failures"])
 
 
 SOAK = """
@@ -102,21 +95,8 @@ def test_a_soak_reports_what_was_counted_under_load() -> None:
     assert (found["subject"], "PCIe replay counter by" in found["says"]) == ("gpu:1", True)
 
 
-@pytest.mark.parametrize("fault", ["memops=refused", "memops=ignored"])
-def test_rates_are_the_same_on_a_driver_without_stream_memory_operations(fault: str) -> None:
-    done = run(box("desktop", fault), "", "desktop", "bandwidth", "--quick", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["failures"] == []
-    pinned = [one for one in document["samples"] if one["kind"] in ("h2d", "d2h") and one["pinned"]]
-    assert len(pinned) >= 2
-    for one in pinned:
-        assert one["median_gb_per_s"] == pytest.approx(one["expected_gb_per_s"], rel=0.03)
-    assert any(note.startswith("streams were held back by a kernel") for note in document["notes"])
-
-
 def test_a_driver_that_cannot_hold_streams_back_is_reported_in_the_first_line() -> None:
     spec = box("desktop", "memops=refused", "oldsymbols=cuModuleLoadData")
-    done = run(spec, "", "desktop", "bandwidth", "--quick")
+    done = run(spec, "", "desktop", "bandwidth", *FEW)
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[0] == "1 error: GPU 0: streams cannot be held back."

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli.commands import COMMANDS
-from gputopo.cli.completion import candidates
+from gputopo.cli import COMMANDS
 from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +28,10 @@ LINES = {
 }
 
 
-def test_what_may_follow_is_offered() -> None:
-    assert {line: [word.rpartition("=")[2] for word in candidates(line)] for line in LINES} == LINES
+def test_what_may_follow_is_offered(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line, offered in LINES.items():
+        monkeypatch.setenv("_GPUTOPO_COMPLETE", line)
+        assert [word.rpartition("=")[2] for word in call().out.splitlines()] == offered, line
 
 
 def test_bash_asks_and_cuts_off_what_readline_keeps(call: Call, tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import pytest
 
 from gputopo import pages
 from gputopo.cli import run_command
-from gputopo.cli.commands import COMMANDS, options_of_command
+from gputopo.findings import rules
 from gputopo.workload import require_workload, workload_names
-from tests.findings.catalogue import catalogue
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -21,21 +20,12 @@ def test_without_a_topic_all_pages_are_listed(capsys: pytest.CaptureFixture[str]
     assert listed == list(pages.PAGES)
 
 
-def test_every_finding_is_explained_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    for rule in catalogue():
-        found = shown(capsys, rule.id)
-        assert found.startswith(f"## `{rule.id}`\n")
-        assert rule.remedy in found
-        assert all(threshold.origin in found for threshold in rule.thresholds), rule.id
-
-
-def test_an_option_is_explained_without_its_dashes(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [one.option.flag for command in COMMANDS for one in options_of_command(command)]
-    names = {flag for flag in flags if flag.startswith("--")}
-    sections = {"--watch", "--diff", "--fleet", "--explain", *(f"--{page}" for page in pages.PAGES)}
-    for flag in names - sections:
-        assert f"`{flag}`" in (pages.explain(flag.removeprefix("--")) or ""), flag
-    assert "`--model`" in shown(capsys, "model")
+def test_a_finding_is_explained_with_its_remedy_and_thresholds(capsys: pytest.CaptureFixture[str]) -> None:
+    rule = next(rule for rule in rules() if rule.thresholds)
+    found = shown(capsys, rule.id)
+    assert found.startswith(f"## `{rule.id}`\n")
+    assert rule.remedy in found
+    assert all(threshold.origin in found for threshold in rule.thresholds)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +38,7 @@ def test_an_option_is_explained_without_its_dashes(capsys: pytest.CaptureFixture
         (["20034"], "| SXid 20034 |"),
         (["SXid 20034"], "| SXid 20034 |"),
         (["--prefer-pix"], "| `--prefer-pix` |"),
+        (["model"], "`--model`"),
         (["--", "--prefer-pix"], "| `--prefer-pix` |"),
         (["--ps=cpu"], "| `--ps` |"),
         (["-i"], "| `--gpu`, `-i` |"),
@@ -61,19 +52,6 @@ def test_an_error_code_and_an_option_as_it_is_typed_are_explained(
 
 def test_one_row_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "prefer-pix").count("`--prefer-pix`") == 1
-
-
-@pytest.mark.parametrize("topic", ["999", "Xid 999", "--no-such-option", "-z"])
-def test_a_code_or_an_option_that_there_is_not_is_refused(
-    topic: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command(["explain", topic]) == 2
-    assert f"there is no page, finding, Xid, model or option '{topic}'" in capsys.readouterr().err
-
-
-def test_an_unknown_topic_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["explain", "pcie.slot_narow"]) == 2
-    assert "did you mean gputopo explain pcie.slot_narrow?" in capsys.readouterr().err
 
 
 def test_a_message_that_a_page_quotes_is_not_suggested_as_a_topic(capsys: pytest.CaptureFixture[str]) -> None:

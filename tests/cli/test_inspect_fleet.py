@@ -128,26 +128,6 @@ def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) ->
     assert "Outliers" not in done.out
 
 
-def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call) -> None:
-    cases: list[tuple[tuple[str, ...], str]] = [
-        (("--fleet",), "--fleet compares hosts and needs files of at least two hosts"),
-        (("--fleet", "--from", "7gforce"), "--fleet compares hosts and needs files of at least two hosts"),
-        (("--fleet", "--from", "a.json", "b.json"), "none of 2 files can be read: there is no file a.json"),
-        (("--fleet", "--watch"), "--fleet and --watch cannot be combined"),
-        (("--from", "7gforce", "--baseline", "x"), "--baseline is for several hosts"),
-        (("--from", "7gforce", "--format", "scontrol"), "--format scontrol is for several hosts"),
-        (("--fleet", "--from", "7gforce", "dgx1-p100", "--baseline", "x"), "--baseline x has no recordings"),
-        (("--fleet", "--diff", "7gforce"), "--fleet and --diff cannot be combined"),
-        (("--fleet", "--identities"), "--fleet and --identities cannot be combined"),
-        (("--fleet", "--format", "prometheus"), "--fleet cannot print prometheus"),
-    ]
-    for options, what in cases:
-        done = call("inspect", *options)
-        assert (done.code, done.out) == (2, "")
-        assert what in done.err.splitlines()[0]
-        assert len(done.err.splitlines()) == 2
-
-
 def test_a_recorded_host_name_is_used_and_only_recorded_when_asked(call: Call, tmp_path: Path) -> None:
     def named(name: str) -> Machine:
         return boxes.host(name=name)(machine_of("four"))

@@ -5,9 +5,12 @@ import re
 import pytest
 
 from gputopo import pages
-from gputopo.cli.reference_page import page_text
 from gputopo.workload import workload_names
+from tests.cli.conftest import OnTerminal
 
+# The narrowest that is common; the largest page has no other elements than the sections of the others.
+NARROW = 60
+SHOWN = tuple(page for page in pages.PAGES if page != "findings")
 PAGE = """# title: what it is
 
 A paragraph with `code`, a [link](run.md) and **weight**.
@@ -23,30 +26,28 @@ a line of code that is wider than any terminal of eighty columns, and must stay 
 """
 
 
-@pytest.fixture(params=[60, 80, 120])
-def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setenv("COLUMNS", str(request.param))
-    return int(request.param)
-
-
-def test_code_and_names_stay_whole_at_any_width(width: int) -> None:
-    lines = [line.strip() for line in page_text(PAGE).splitlines()]
+@pytest.mark.parametrize("columns", [NARROW, 120])
+def test_code_and_names_stay_whole_at_any_width(
+    columns: int, on_terminal: OnTerminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "explain", lambda topic: PAGE)
+    lines = [line.strip() for line in on_terminal("explain", "it", columns=columns).text.splitlines()]
     assert PAGE.split("```\n")[1].strip() in lines
     assert any(line.startswith("a-long-name-that-stays-whole ") for line in lines)
     assert any(re.fullmatch(r"--ps +auto\|cpu", line) for line in lines)
-    assert "columns" in page_text(PAGE)
+    assert "columns" in " ".join(lines)
 
 
-@pytest.mark.parametrize("page", pages.PAGES)
-def test_no_page_is_cut(page: str, width: int) -> None:
-    markdown = pages.read(page)
-    text = page_text(markdown)
-    code = re.findall(r"^```[^\n]*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
-    lines = {line.rstrip() for line in text.splitlines()}
-    assert not {line.rstrip() for part in code for line in part.splitlines()} - lines
-    assert text.count("\N{HORIZONTAL ELLIPSIS}") == markdown.count("\N{HORIZONTAL ELLIPSIS}")
+def test_no_page_is_cut(on_terminal: OnTerminal) -> None:
+    for page in SHOWN:
+        markdown = pages.read(page)
+        text = on_terminal("explain", page, columns=NARROW).text
+        code = re.findall(r"^```[^\n]*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
+        lines = {line.rstrip() for line in text.splitlines()}
+        assert not {line.rstrip() for part in code for line in part.splitlines()} - lines, page
+        assert text.count("\N{HORIZONTAL ELLIPSIS}") == markdown.count("\N{HORIZONTAL ELLIPSIS}"), page
 
 
-def test_the_names_of_all_models_are_whole(width: int) -> None:
-    first_words = {line.split()[0] for line in page_text(pages.read("models")).splitlines() if line.strip()}
-    assert set(workload_names()) <= first_words
+def test_the_names_of_all_models_are_whole(on_terminal: OnTerminal) -> None:
+    lines = on_terminal("models", columns=NARROW).text.splitlines()
+    assert set(workload_names()) <= {line.split()[0] for line in lines if line.strip()}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.jobs import run
 from gputopo.values import schema
 from gputopo.values.run.result import Result
 from tests.kit.machines import ReadingHere
@@ -31,7 +30,7 @@ def without_a_gpu(folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("GPUTOPO_HOME", str(folder / "home"))
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         patch.chdir(folder)
-        patch.setattr(run, "worker_command", command)
+        patch.setattr("gputopo.launch.jobs.run.worker_command", command)
         yield patch
 
 

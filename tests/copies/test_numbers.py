@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gputopo.findings.measured.direct import noise_share
 from gputopo.values.bandwidth import Sample
 from gputopo.values.rates import host_copies, judged, pair_copies
 from tests.findings.boxes import sound
@@ -41,9 +40,3 @@ def test_both_directions_of_different_paths_are_not_mixed() -> None:
 def test_copies_by_kernels_do_not_stand_for_those_of_the_copy_engine() -> None:
     kernel = sample("p2p_direct", "gpu:0", "gpu:1", 20.0, method="kernel_read")
     assert pair_copies([kernel], "p2p_direct") == {}
-
-
-def test_one_odd_repeat_is_no_noise_and_two_repeats_show_none() -> None:
-    assert noise_share((12.0, 12.0, 12.0, 5.0)) == 0.0
-    assert noise_share((12.0, 6.0)) == 0.0
-    assert noise_share((11.0, 12.0, 13.0)) == pytest.approx(1.4826 / 12)

@@ -1,6 +1,5 @@
 """The GPUs that explain slow copies, and the pairs that are left."""
 
-from collections.abc import Callable
 from itertools import permutations
 
 import msgspec
@@ -9,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies import slow_ends
-from gputopo.planner.measured_order import pair_classes, unmeasured
-from gputopo.report.bandwidth.summary import speed_groups
 from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample, gb
 from gputopo.values.ends import End
 from gputopo.values.rates import PairSpeed, pair_speeds
@@ -38,7 +35,6 @@ def test_directions_that_are_equal_in_what_counts_may_differ_in_what_is_known() 
 def test_a_pair_known_in_one_direction_only_counts_as_not_measured() -> None:
     found = speeds(pair(0, 1, 11.0), pair(1, 2, 11.0), pair(2, 1, 11.0))
     assert set(found) == {(1, 2)}
-    assert unmeasured(found, (2, 0, 1)) == [(0, 1), (0, 2)]
 
 
 def test_copies_in_a_group_by_kernels_of_few_bytes_or_without_a_number_do_not_stand_for_a_pair() -> None:
@@ -100,38 +96,6 @@ def test_nothing_was_measured_without_a_bandwidth() -> None:
     assert pair_speeds(None) == {}
 
 
-def classes(*rates: float) -> list[int]:
-    by_pair = {(0, place + 1): PairSpeed(rate, "direct", rate, None) for place, rate in enumerate(rates)}
-    return [pair_classes(by_pair)[0, place + 1] for place in range(len(rates))]
-
-
-def test_noise_makes_no_classes_and_another_kind_of_link_does() -> None:
-    assert classes(13.2, 12.9, 13.0, 6.5, 6.6, 0.77) == [0, 0, 0, 1, 1, 2]
-    assert classes(10.0, 9.2) == [0, 0]
-    assert classes(10.0, 9.0) == [0, 1]
-
-
-def test_a_long_row_of_small_steps_is_cut_before_its_ends_are_called_equal() -> None:
-    row = [10.0 * 0.93**step for step in range(12)]  # 10 down to 4.5, each step within noise
-    found = classes(*row)
-    assert found == sorted(found)
-    assert found[-1] > 0
-
-
-@given(st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=30))
-def test_classes_follow_the_speeds_and_equal_ones_share_one(rates: list[float]) -> None:
-    found = classes(*rates)
-    for one, its_class in zip(rates, found, strict=True):
-        for other, other_class in zip(rates, found, strict=True):
-            if one == other:
-                assert its_class == other_class
-            if one > other * 1.5 + 1e-9:
-                assert its_class < other_class
-            if its_class < other_class:
-                assert one > other
-    assert set(found) == set(range(max(found) + 1))
-
-
 @pytest.mark.parametrize(
     ("value", "words"), [(0.734, "0.73"), (9.996, "10.0"), (11.26, "11.3"), (194.6, "195")]
 )
@@ -184,25 +148,3 @@ def test_each_slow_copy_is_explained_once(slow: set[Pair], others: set[Pair]) ->
     found = slow_ends(slow, slow | others)
     explained = [pair for pairs in (*found.out.values(), *found.into.values()) for pair in pairs]
     assert sorted([*explained, *found.pairs]) == sorted(slow)
-
-
-def rates_of(count: int, rate: Callable[[int, int], float]) -> dict[Pair, float]:
-    return {(a, b): rate(a, b) for a, b in permutations(range(count), 2)}
-
-
-@pytest.mark.parametrize(
-    ("rates", "groups"),
-    [
-        (rates_of(6, lambda a, b: 26.3 if a // 3 == b // 3 else 22.0), [(0, 1, 2), (3, 4, 5)]),
-        (rates_of(8, lambda a, b: 335.0 if 5 in (a, b) else 371.0), [(0, 1, 2, 3, 4, 6, 7), (5,)]),
-        (rates_of(4, lambda a, b: 20.0 if a == 2 else 26.0), [(0, 1, 3), (2,)]),  # slow only as a source
-        (rates_of(8, lambda a, b: 370.0 + (a + b) % 4), [tuple(range(8))]),
-        (rates_of(4, lambda a, b: 20.0 if {a, b} == {0, 3} else 26.0), [(0, 1, 2, 3)]),  # a single pair
-        ({(0, 1): 50.0, (1, 0): 50.0, (2, 3): 50.0}, [(0, 1, 2, 3)]),  # two bridges
-        ({}, [()]),
-    ],
-)
-def test_gpus_are_divided_where_every_pair_within_is_faster_than_every_pair_between(
-    rates: dict[Pair, float], groups: list[tuple[int, ...]]
-) -> None:
-    assert speed_groups(rates) == groups

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.copies import uplink_groups
-from gputopo.copies.sharing import shared
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
@@ -282,7 +281,6 @@ def test_copies_alone_small_or_mixed_in_direction_show_no_group() -> None:
         copy_of("d2h", 1, 6, "x"),
     ]
     assert found(mixed) == set()
-    assert shared({}, {}) == {}
 
 
 def with_tree(count: int, samples: Iterable[Sample]) -> UplinkGroup:

@@ -33,9 +33,8 @@ from gputopo.values.machine import (
     Throttle,
     UtilizationPercent,
 )
-from tests.findings.catalogue import catalogue
 
-IDS = {rule.id for rule in catalogue()}
+IDS = {rule.id for rule in findings.rules()}
 
 Change = Callable[[Machine], Machine]
 

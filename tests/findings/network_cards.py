@@ -4,8 +4,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.findings import find, network
+from gputopo.findings import find, find_after_watch
 from gputopo.values.finding import Finding
+from gputopo.values.history import History
 from gputopo.values.machine import Driver, Gpu, Hop, Machine, Nic, NicPort, PciNode
 
 CARDS = 4
@@ -77,6 +78,11 @@ def odd(number: int = 1, **facts: Any) -> Machine:
     return machine(*ports)
 
 
+def rising(later: Machine, before: Machine, minutes: float = 1.0) -> list[Finding]:
+    """Return the findings about counters of ports that rose since a reading before."""
+    return [*find_after_watch(before, History(), later, minutes)]
+
+
 DOWN: dict[str, Any] = {"state": "DOWN", "phys_state": "Polling", "rate_gbit_per_s": None, "lanes": None}
 
 
@@ -92,5 +98,5 @@ def with_every_fault() -> list[Finding]:
         machine(*alike(2), gpus=2, near={1: 0}),
         machine(*alike(), driver=without_module),
     ]
-    rose = network.rising(odd(errors={"symbol_error": 3}), machine(*alike()).nics, 1.0)
+    rose = rising(odd(errors={"symbol_error": 3}), machine(*alike()))
     return [*(finding for one in machines for finding in find(one)), *rose]

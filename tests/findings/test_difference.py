@@ -241,7 +241,7 @@ def test_findings_of_gpus_that_were_numbered_anew_stay() -> None:
 
 
 def test_a_machine_has_the_same_findings_as_itself() -> None:
-    for change, _ in [*FAULTS.values()][::4]:
+    for change, _ in [*FAULTS.values()][::9]:
         machine = change(boxes.sound())
         found = machine_difference(machine, machine).findings
         assert (found.came, found.went) == ((), ())

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import doubtful_topology
-from gputopo.findings.sources import cut_affinities
+from gputopo.findings import doubtful_topology, find
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Hop, Host, Machine
 from tests.topology.test_doubts import matrix
 
@@ -13,6 +13,10 @@ def with_affinities(*cpus: str | None) -> Machine:
     machine = matrix(Hop.NODE, [None] * len(cpus))
     gpus = (replace(gpu, cpu_affinity=text) for gpu, text in zip(machine.gpus, cpus, strict=True))
     return replace(machine, gpus=tuple(gpus))
+
+
+def cut_affinities(machine: Machine) -> list[Finding]:
+    return [finding for finding in find(machine) if finding.id == "numa.affinity_cut"]
 
 
 def models_without_nvlinks(machine: Machine) -> list[str]:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.schema import encode
 from tests.findings.boxes import every_gpu, find, gpu, sound
 from tests.findings.faults import FAULTS, IDLE, OF_A_GPU
@@ -24,10 +24,11 @@ def test_each_fault_is_found_once_on_its_gpu_and_no_other_gpu_is_accused() -> No
         sick = Random(name).randrange(8)
         change = OF_A_GPU[name][0](sick) if name in OF_A_GPU else change
         recording = encode(change(sound(8))).decode()
-        found = find(reading.read_text(recording, origin="faulty.json"))
+        found = find(read_text(recording, origin="faulty.json"))
         accused = {gpu for one in found for gpu in one.subject.gpus}
         missed, others = ids - {one.id for one in found}, [one.id for one in found if one.id not in ids]
         right = accused == {sick} if name in OF_A_GPU else True
+        right = right and all(one.says and one.remedy and "\n" not in one.says for one in found)
         if missed or others or len(found) > len(ids) or not right:
             wrong.append(f"{name} on GPU {sick}: missed {missed}, also {others}, accused {accused}")
     assert wrong == [], "\n".join(wrong)

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find, find_bandwidth
-from gputopo.findings.watched import find_watched
 from gputopo.values.bandwidth import Sample
 from gputopo.values.history import History, PeerClock
 from gputopo.values.machine import Machine
@@ -14,7 +13,7 @@ from gputopo.values.run.events import GpuSample, MachineSample
 from gputopo.values.run.verdict import HostSummary
 from tests.findings.boxes import gpu, sound
 from tests.findings.measured.machines import changed, is_of, measured
-from tests.findings.watched import WORKING, found, samples
+from tests.findings.watched import WORKING, find_watched, found, samples
 
 
 @pytest.mark.parametrize(

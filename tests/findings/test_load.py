@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from gputopo.findings import use_of
-from gputopo.findings.throttling import is_idle
 from gputopo.reference import under_load
 from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
 from tests import there
@@ -27,26 +26,6 @@ def test_words_that_may_be_a_part_of_the_reasons_do_not_state_that_a_card_is_not
 def test_beside_such_words_the_use_of_the_card_shows_whether_it_is_under_load(percent: int) -> None:
     used = UtilizationPercent(gpu=percent)
     assert under_load(Gpu(index=0, pstate="P0", throttle=HELD, utilization_percent=used)) is (percent > 0)
-
-
-@pytest.mark.parametrize(
-    ("pstate", "percent", "expected"),
-    [
-        ("P8", 0, True),
-        ("P8", 3, True),
-        ("P8", None, True),
-        ("P8", 95, False),
-        ("P0", 0, True),
-        ("P0", 95, False),
-        ("P0", None, False),
-        (None, None, False),
-    ],
-)
-def test_a_card_is_idle_where_that_is_reported_and_not_where_it_is_used_in_a_low_state(
-    pstate: str | None, percent: int | None, expected: bool
-) -> None:
-    used = UtilizationPercent(gpu=percent)
-    assert is_idle(Gpu(index=0, pstate=pstate, utilization_percent=used)) is expected
 
 
 def card(**facts: Any) -> Gpu:

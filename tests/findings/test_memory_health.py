@@ -2,7 +2,6 @@
 
 import pytest
 
-from gputopo.findings import memory_health
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import FAULTS
 
@@ -96,4 +95,5 @@ def test_errors_whose_rows_were_all_replaced_are_no_warning(rows: int, severity:
 )
 def test_ecc_that_is_off_is_worth_a_warning_where_it_costs_no_memory(name: str, severity: str | None) -> None:
     change = every_gpu(name=name, ecc={"mode": False, "mode_pending": False})
-    assert [one.severity for one in memory_health.ecc_off(change(sound()))] == [severity] * bool(severity)
+    off = [one.severity for one in find(change(sound())) if one.id == "ecc.off"]
+    assert off == [severity] * bool(severity)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputopo.captures.merge import merge
+from gputopo.captures import merge
 from gputopo.findings import find_read
 from gputopo.values.history import GpuHistory
 from gputopo.values.machine import Machine, Sample

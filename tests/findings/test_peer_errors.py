@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.peers import field_errors
+from gputopo.findings import find
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, gpu, sound
 
@@ -11,6 +12,10 @@ from tests.findings.boxes import all_of, gpu, sound
 def unread(reason: str, *gpus: int) -> Machine:
     change = all_of(*(gpu(index, power_w={"draw": None}) for index in gpus))
     return replace(change(sound()), missing={f"gpus[{index}].power_w.draw": reason for index in gpus})
+
+
+def field_errors(machine: Machine) -> list[Finding]:
+    return [one for one in find(machine) if one.id == "gpu.field_error"]
 
 
 @pytest.mark.parametrize("reason", ["Unknown Error", "ERR!", "UNKNOWN", "TIMEOUT"])

@@ -1,11 +1,25 @@
 """Facts that last: one finding for each cause, against the minority or against nobody."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from gputopo.findings import peers
-from gputopo.values.fields import fields_of
-from gputopo.values.machine import Gpu
+from gputopo.values.finding import Finding
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
+
+IDS = {
+    *("clocks.memory_differs", "clocks.core_differs", "card.differs"),
+    *("configuration.differs", "pcie.slot_differs", "nvlink.differs"),
+}
+
+
+def differing(change: Change, count: int = 4) -> list[Finding]:
+    return [one for one in find(change(sound(count))) if one.id in IDS]
+
+
+def found(change: Change, count: int = 4) -> list[tuple[str, str]]:
+    return [(one.id, one.subject.text) for one in differing(change, count)]
+
 
 OTHER_BUILD = gpu(
     1,
@@ -15,18 +29,9 @@ OTHER_BUILD = gpu(
 )
 
 
-def found(change: Change, count: int = 4) -> list[tuple[str, str]]:
-    return [(one.id, one.subject.text) for one in peers.facts(change(sound(count)))]
-
-
-def test_each_fact_with_a_rule_is_declared_to_be_the_same_on_peers() -> None:
-    declared = {path for path, field in fields_of(Gpu).items() if field.fact.peers}
-    assert {path for path in peers._FACTS if path not in declared} == set()
-
-
 def test_a_card_of_another_build_is_reported_once() -> None:
     assert found(OTHER_BUILD) == [("clocks.memory_differs", "gpu:1")]
-    (one,) = peers.facts(OTHER_BUILD(sound()))
+    (one,) = differing(OTHER_BUILD)
     assert one.evidence["vbios_version"] == "88.00.13.00.01"
     assert one.evidence["peers"]["power_w.default_limit"] == 300.0
     assert "graphics" not in one.says  # set with the clock of the SMs
@@ -69,3 +74,37 @@ def test_a_power_limit_above_that_of_the_others_is_a_setting() -> None:
 def test_cards_of_several_builds_are_listed() -> None:
     change = all_of(*(gpu(n, vbios_version=f"88.00.1{n // 2}") for n in range(4)))
     assert found(change) == [("card.differs", "gpus:0-3")]
+
+
+# Which of so many GPUs are named, by the versions of their VBIOS; None: it is not reported.
+@pytest.mark.parametrize(
+    ("versions", "named"),
+    [
+        ("aab", ["gpu:2"]),
+        ("abbbabbb", ["gpus:0,4"]),
+        (("a", None, "b", "a"), ["gpu:2"]),
+        ("ab", ["gpus:0-1"]),
+        ("aabb", ["gpus:0-3"]),  # no half is more than half
+        ("abc", ["gpus:0-2"]),
+        ("a", []),
+        ("aa", []),
+        (("a", None), []),
+        ((None, None), []),
+    ],
+)
+def test_those_are_odd_that_differ_from_more_than_half(
+    versions: Sequence[str | None], named: list[str]
+) -> None:
+    change = all_of(*(gpu(n, vbios_version=version) for n, version in enumerate(versions)))
+    assert [subject for _, subject in found(change, len(versions))] == named
+
+
+def test_values_within_the_noise_are_the_same_and_others_are_said_with_those_of_the_peers() -> None:
+    limits = (298.0, 302.0, 300.0, 280.0)
+    change = all_of(*(gpu(n, power_w={"max": limit}) for n, limit in enumerate(limits)))
+    (one,) = differing(change)
+    assert one.subject.text == "gpu:3"
+    assert "power max 280 W (302 W on 3 GPUs of this model)" in one.says
+    two = all_of(*(gpu(n, power_w={"max": limit}) for n, limit in enumerate((300.0, 250.0))))
+    (both,) = differing(two, 2)
+    assert both.says == "power max 300 W (GPU 0), 250 W (GPU 1)"

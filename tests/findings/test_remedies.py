@@ -1,18 +1,17 @@
 """Remedies fit what the GPU is in, and send no card back that NVIDIA keeps."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.memory_health import ECC_UNCORRECTED
-from gputopo.findings.pcie import PCIE_REPLAYS, REPLAYS_OF_A_MODULE, USUAL_LANES
-from gputopo.findings.places import ELSEWHERE, Place, place_of
-from gputopo.findings.xids import XIDS, xid_case
-from gputopo.report.check_commands import check_command
-from gputopo.values.machine import Gpu, Host, KernelEvent, Machine
-from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, host, sound
-from tests.findings.catalogue import catalogue
+from gputopo.findings import rules
+from gputopo.report import document_text, inspection_document
+from gputopo.values.finding import Finding, Inspection
+from gputopo.values.machine import KernelEvent, Machine
+from gputopo.values.subject import MACHINE, Subject
+from tests.findings.boxes import Change, address, all_of, every_gpu, find, gpu, host, sound
 from tests.findings.faults import OF_A_GPU
 
 
@@ -20,51 +19,42 @@ def remedy(machine: Machine, id: str) -> str:
     return next(one.remedy or "" for one in find(machine) if one.id == id)
 
 
+# Remedies of a hot GPU, and of one whose link repeats packets, by what it is in.
+COOLED = {"card": "heat sink and thermal paste", "server": "fans and air baffles", "notebook": "air vents"}
+RESEATED = {
+    "card": "Reseat card and riser",
+    "server": "Reseat card and riser",
+    "module": "reseat or replace the module or its baseboard",
+    "notebook": "GPU and lanes are soldered",
+}
+OPERATOR = "report it to the operator of the host"
+
+
 @pytest.mark.parametrize(
-    ("name", "virtual", "place"),
+    ("name", "virtual", "cooled", "reseated"),
     [
-        ("NVIDIA H100 PCIe", "none", "server card"),
-        ("NVIDIA H100 80GB HBM3", "none", "module"),
-        ("NVIDIA GH200 480GB", "none", "module"),
-        ("NVIDIA A800 40GB Active", "none", None),
-        ("NVIDIA RTX A6000", "none", None),
-        ("Tesla V100-SXM2-16GB", None, "module"),
-        ("NVIDIA GeForce RTX 4090", None, None),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None, "notebook"),
-        ("NVIDIA GeForce RTX 2080 with Max-Q Design", None, "notebook"),
-        ("NVIDIA H100 80GB HBM3", "kvm", "virtual machine"),
-        ("NVIDIA GeForce RTX 4090", "kvm", "virtual machine"),
+        ("NVIDIA H100 PCIe", "none", COOLED["server"], RESEATED["server"]),
+        ("NVIDIA A10", "none", COOLED["server"], RESEATED["server"]),
+        ("NVIDIA H100 80GB HBM3", "none", COOLED["server"], RESEATED["module"]),
+        ("NVIDIA GH200 480GB", "none", COOLED["server"], RESEATED["module"]),
+        ("Tesla V100-SXM2-16GB", None, COOLED["server"], RESEATED["module"]),
+        ("NVIDIA A800 40GB Active", "none", COOLED["card"], RESEATED["card"]),
+        ("NVIDIA RTX A6000", "none", COOLED["card"], RESEATED["card"]),
+        ("NVIDIA GeForce RTX 4090", None, COOLED["card"], RESEATED["card"]),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None, COOLED["notebook"], RESEATED["notebook"]),
+        ("NVIDIA GeForce RTX 2080 with Max-Q Design", None, COOLED["notebook"], RESEATED["notebook"]),
+        ("NVIDIA H100 80GB HBM3", "kvm", OPERATOR, RESEATED["module"]),
+        ("NVIDIA GeForce RTX 4090", "kvm", OPERATOR, OPERATOR),
     ],
 )
-def test_a_gpu_is_in_a_slot_on_a_board_in_a_notebook_or_in_a_virtual_machine(
-    name: str, virtual: str | None, place: str | None
+def test_a_remedy_fits_the_slot_board_notebook_or_virtual_machine_that_a_gpu_is_in(
+    name: str, virtual: str | None, cooled: str, reseated: str
 ) -> None:
-    assert place_of(Machine(source="x", host=Host(virtual_machine=virtual)), Gpu(index=0, name=name)) == place
-
-
-@pytest.mark.parametrize("place", [None, *ELSEWHERE["slot"]])
-def test_nobody_is_told_to_reseat_what_cannot_be(place: Place | None) -> None:
-    names = {"module": "Tesla V100-SXM2-16GB", "notebook": "NVIDIA GeForce RTX 4090 Laptop GPU"}
-    machine = sound()
-    cards = tuple(
-        replace(one, name=names.get(place or "", "NVIDIA GeForce RTX 3090")) for one in machine.gpus
-    )
-    machine = gpu(1, pcie={"replay_counter": 20_000, "replay_rollovers": 2})(replace(machine, gpus=cards))
-    if place == "virtual machine":
-        machine = host(virtual_machine="kvm")(machine)
-    own = REPLAYS_OF_A_MODULE.remedy if place == "module" else PCIE_REPLAYS.remedy
-    expected = own if place is None or place == "module" else ELSEWHERE["slot"][place]
-    assert remedy(machine, "pcie.replays") == expected.replace("-i GPU", "-i 1")
-
-
-def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
-    machine = gpu(1, pcie={"width_now": 8, "width_max": 16})(sound())
-    found = [one for one in find(machine) if one.id.startswith("pcie.")]
-    assert found
-    assert {one.remedy for one in found} <= {
-        ELSEWHERE["slot"]["module"].replace("-i GPU", "-i 1"),
-        USUAL_LANES.remedy,
-    }
+    machine = all_of(every_gpu(name=name), host(virtual_machine=virtual))(sound())
+    hot = gpu(1, throttle={"mask": 0x48})(machine)
+    assert cooled in remedy(hot, "throttle.hw_thermal_slowdown")
+    replays = gpu(1, pcie={"replay_counter": 20_000, "replay_rollovers": 2})(machine)
+    assert reseated in remedy(replays, "pcie.replays")
 
 
 @pytest.mark.parametrize("name", OF_A_GPU)
@@ -112,6 +102,11 @@ def test_a_remedy_has_the_number_of_the_gpu_and_the_values(name: str) -> None:
             "configuration.differs",
             "as on the other GPUs: sudo nvidia-smi -i 0 -pl 250.",
         ),
+        (
+            gpu(1, pcie={"width_now": 4}),
+            "pcie.width_degraded",
+            "Reset the GPU (sudo nvidia-smi -r -i 1) or power-cycle",  # a module is in no slot
+        ),
         (gpu(3, bar1_mib={"total": 256}), "configuration.differs", "Resizable BAR in the BIOS."),
         (
             gpu(1, clocks_mhz={"sm": {"application": 1312}}),
@@ -138,27 +133,16 @@ def test_a_gpu_without_a_number_is_named_by_its_address_in_a_command() -> None:
 
 
 def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_return() -> None:
-    assert not any("replace" in case.remedy for case in XIDS.values())
+    (xid,) = (rule for rule in rules() if rule.id == "driver.xid")
+    cases = {case.name: case for case in xid.cases}
+    assert not any("replace" in case.remedy for case in cases.values())
     # All codes but those that NVIDIA's catalogs call unused or reserved.
     unused = {5, 10, 15, 17, 23, *range(49, 54), 55, 87, 90, 91, 111}
-    assert {code for code, _ in XIDS} == set(range(1, 173)) - unused
-    assert all("qualify for an RMA" in XIDS[code, ""].remedy for code in (63, 156, 160))
-    assert "field diagnostic" in ECC_UNCORRECTED.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "words"),
-    [
-        ("NVIDIA GeForce RTX 3090", {}, "heat sink and thermal paste"),
-        ("NVIDIA A10", {}, "fans and air baffles"),
-        ("NVIDIA H100 80GB HBM3", {}, "fans and air baffles"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", {}, "air vents"),
-        ("NVIDIA A10", {"virtual_machine": "kvm"}, "report it to the operator of the host"),
-    ],
-)
-def test_a_hot_gpu_is_cooled_where_it_is(name: str, changes: dict[str, str], words: str) -> None:
-    warm = all_of(every_gpu(name=name), gpu(1, throttle={"mask": 0x48}))
-    assert words in remedy(host(**changes)(warm(sound())), "throttle.hw_thermal_slowdown")
+    assert cases.keys() >= {f"Xid {code}" for code in set(range(1, 173)) - unused}
+    assert not cases.keys() & {f"Xid {code}" for code in unused | {0, 173}}
+    assert all("qualify for an RMA" in cases[f"Xid {code}"].remedy for code in (63, 156, 160))
+    uncorrected = gpu(1, ecc={"uncorrected_volatile": 1})(sound())
+    assert "field diagnostic" in remedy(uncorrected, "ecc.uncorrected")
 
 
 @pytest.mark.parametrize(
@@ -192,39 +176,33 @@ def test_in_a_container_the_remedy_is_for_the_host() -> None:
 @pytest.mark.parametrize(
     ("code", "said", "architecture", "severity", "words"),
     [
+        (13, None, None, "warning", "compute-sanitizer"),
+        (45, None, None, "info", "None"),
+        (48, None, None, "error", "reset it"),
+        (94, None, None, "error", "Restart the program"),
+        (131, None, None, "warning", "Start the program again"),
+        (149, None, None, "warning", "nvlink -s"),
+        (157, None, None, "warning", "vendor"),
+        (172, None, None, "error", "reset it"),
+        # By the message, or by the architecture.
         (63, None, "Volta", "warning", "Dynamic Page Retirement"),
         (63, None, "Hopper", "warning", "GPU Memory Error Management"),
         (145, "fatal", "Blackwell", "error", "reset it"),
         (145, "nonfatal", "Blackwell", "warning", "Xid 154 in the same log"),
+        (154, None, None, "warning", "gpu_recovery_action"),
         (154, "node reboot required", None, "error", "Reboot"),
         (154, "drain and reset", None, "warning", "start no new ones"),
         (154, "a new one", None, "warning", "gpu_recovery_action"),
     ],
 )
-def test_an_xid_is_judged_by_its_message_and_by_the_architecture(
+def test_an_xid_has_the_action_of_nvidias_catalog(
     code: int, said: str | None, architecture: str | None, severity: str, words: str
 ) -> None:
-    case = xid_case(code, said, Gpu(index=0, architecture=architecture))
-    assert (case.severity, words in case.remedy) == (severity, True)
-
-
-@pytest.mark.parametrize(
-    ("code", "severity", "words"),
-    [
-        (13, "warning", "compute-sanitizer"),
-        (45, "info", "None"),
-        (48, "error", "reset it"),
-        (79, "error", "power cables"),
-        (94, "error", "Restart the program"),
-        (131, "warning", "Start the program again"),
-        (149, "warning", "nvlink -s"),
-        (154, "warning", "gpu_recovery_action"),
-        (157, "warning", "vendor"),
-        (172, "error", "reset it"),
-    ],
-)
-def test_an_xid_has_the_action_of_nvidias_catalog(code: int, severity: str, words: str) -> None:
-    assert (XIDS[code, ""].severity, words in XIDS[code, ""].remedy) == (severity, True)
+    event = KernelEvent(kind="xid", text="x", code=code, severity=said, pci_address=address(1))
+    card = every_gpu(name="NVIDIA GeForce RTX 3090", architecture=architecture)(sound())
+    found = find(replace(card, kernel_events=(event,)))
+    (xid,) = (one for one in found if one.id == "driver.xid")
+    assert (xid.severity, words in (xid.remedy or "")) == (severity, True)
 
 
 @pytest.mark.parametrize(
@@ -261,23 +239,32 @@ def test_an_error_of_the_kernel_module_has_the_remedy_of_its_cause(
     assert (found.severity, words in (found.remedy or "")) == (severity, True)
 
 
+def command_for(id: str, gpus: Sequence[int] = (), **evidence: str) -> str:
+    """Return the command by which a user can check a finding."""
+    subject = Subject.of_gpus(gpus) if gpus else MACHINE
+    one = Finding(id=id, severity="warning", subject=subject, says="x", evidence=evidence, remedy="Y.")
+    inspection = Inspection(machine=Machine(source="x"), findings=(one,))
+    text = document_text(inspection_document(inspection, "all"), 500)
+    return text.partition("Check with: ")[2].partition("\n")[0]
+
+
 @pytest.mark.parametrize(
-    ("id", "gpus", "address", "command"),
+    ("id", "gpus", "evidence", "command"),
     [
-        ("ecc.uncorrected", [1, 3], None, "nvidia-smi -q -i 1,3 -d ECC"),
-        ("ecc.uncorrected", [], None, "nvidia-smi -q -d ECC"),
-        ("pcie.replays", [1], None, "nvidia-smi -q -i 1 | grep"),
-        ("pcie.errors", [], None, "sudo dmesg"),
-        ("pcie.slow_bridge", [], "0000:80:01.0", "sudo lspci -vvv -s 0000:80:01.0"),
-        ("driver.not_loaded", [], None, "lsmod | grep nvidia"),
+        ("ecc.uncorrected", [1, 3], {}, "nvidia-smi -q -i 1,3 -d ECC"),
+        ("ecc.uncorrected", [], {}, "nvidia-smi -q -d ECC"),
+        ("pcie.replays", [1], {}, "nvidia-smi -q -i 1 | grep"),
+        ("pcie.errors", [], {}, "sudo dmesg"),
+        ("pcie.slow_bridge", [], {"pci_address": "0000:80:01.0"}, "sudo lspci -vvv -s 0000:80:01.0"),
+        ("driver.not_loaded", [], {}, "lsmod | grep nvidia"),
     ],
 )
 def test_a_finding_can_be_checked_by_a_command_for_its_gpus(
-    id: str, gpus: list[int], address: str | None, command: str
+    id: str, gpus: list[int], evidence: dict[str, str], command: str
 ) -> None:
-    assert check_command(id, gpus, address).startswith(command)
+    assert command_for(id, gpus, **evidence).startswith(command)
 
 
 def test_each_rule_has_a_command_that_can_be_pasted() -> None:
-    for rule in catalogue():
-        assert not re.search(r"-i GPU|ADDRESS|^$", check_command(rule.id))
+    for rule in rules():
+        assert not re.search(r"-i GPU|ADDRESS|^$", command_for(rule.id))

@@ -4,9 +4,15 @@ from typing import Any
 
 import pytest
 
-from gputopo.findings import clocks
-from tests.findings.boxes import all_of, every_gpu, gpu, sound
+from gputopo.values.finding import Finding
+from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import IDLE
+
+
+def low(change: Change, count: int = 4) -> list[Finding]:
+    """Return the findings that a GPU draws less than its peers."""
+    return [one for one in find(change(sound(count))) if one.id == "power.below_peers"]
+
 
 LOW: dict[str, Any] = {"power_w": {"draw": 149.0}}  # the others draw 250 W
 
@@ -16,7 +22,7 @@ LOW: dict[str, Any] = {"power_w": {"draw": 149.0}}  # the others draw 250 W
 )
 def test_low_power_counts_where_the_peers_draw_the_same(watts: float, other: float, count: int) -> None:
     change = all_of(gpu(1, power_w={"draw": watts}), gpu(3, power_w={"draw": other}))
-    assert len(clocks.check_against_peers(change(sound()))) == count
+    assert len(low(change)) == count
 
 
 @pytest.mark.parametrize(
@@ -30,13 +36,13 @@ def test_low_power_counts_where_the_peers_draw_the_same(watts: float, other: flo
     ],
 )
 def test_at_another_load_it_is_not_compared(other: dict[str, Any]) -> None:
-    assert clocks.check_against_peers(gpu(1, **LOW, **other)(sound())) == []
+    assert low(gpu(1, **LOW, **other)) == []
 
 
 def test_idle_gpus_are_not_compared() -> None:
-    assert clocks.check_against_peers(all_of(every_gpu(**IDLE), gpu(1, **LOW))(sound())) == []
+    assert low(all_of(every_gpu(**IDLE), gpu(1, **LOW))) == []
 
 
 def test_two_gpus_show_no_usual_power() -> None:
-    assert clocks.check_against_peers(gpu(1, **LOW)(sound(2))) == []
-    assert len(clocks.check_against_peers(gpu(1, **LOW)(sound(3)))) == 1
+    assert low(gpu(1, **LOW), 2) == []
+    assert len(low(gpu(1, **LOW), 3)) == 1

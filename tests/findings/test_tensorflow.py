@@ -3,8 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import find, install_support, support_of
-from gputopo.findings.tensorflow import Support
+from gputopo.findings import Support, find, install_support, support_of
 from gputopo.reference import GpuExpectation, known_gpus
 from gputopo.values.machine import Driver, Machine, TensorFlowInstall
 from tests.findings.tensorflow_installs import BEFORE_PTX_8_5, BUILDS, NEWEST_CUDA, installed, machine

@@ -1,6 +1,5 @@
 import pytest
 
-from gputopo.findings.throttling import degrees_left
 from tests.findings.boxes import every_gpu, find, gpu, sound
 from tests.findings.faults import throttled
 
@@ -37,15 +36,26 @@ def test_a_power_cap_at_full_draw_is_normal_and_one_below_it_is_not(
     assert (found.id, found.severity) == ("throttle.sw_power_cap", severity)
 
 
-def test_a_power_cap_of_a_card_that_does_nothing_is_no_fault() -> None:
-    resting = {"throttle": {"mask": 4}, "power_w": {"draw": 20.0}, "pstate": "P8"}
-    assert find(gpu(1, **resting, utilization_percent={"gpu": 0})(sound())) == ()
-
-
-def test_a_card_that_is_used_and_held_in_a_low_state_by_its_power_cap_is_a_fault() -> None:
-    held = {"throttle": {"mask": 4}, "power_w": {"draw": 20.0}, "pstate": "P8"}
-    (found,) = find(gpu(1, **held, utilization_percent={"gpu": 97})(sound()))
-    assert (found.id, found.severity) == ("throttle.sw_power_cap", "warning")
+# A card that is idle, or little used in a low state, is not held by its power cap.
+@pytest.mark.parametrize(
+    ("pstate", "percent", "severities"),
+    [
+        ("P8", 0, []),
+        ("P8", 3, []),
+        ("P8", None, []),
+        ("P0", 0, []),
+        ("P8", 95, ["warning"]),
+        ("P0", 95, ["warning"]),
+        ("P0", None, ["warning"]),
+        (None, None, ["warning"]),
+    ],
+)
+def test_a_power_cap_is_a_fault_of_a_card_that_is_used(
+    pstate: str | None, percent: int | None, severities: list[str]
+) -> None:
+    held = {"throttle": {"mask": 4}, "power_w": {"draw": 20.0}, "pstate": pstate}
+    found = find(gpu(1, **held, utilization_percent={"gpu": percent})(sound()))
+    assert [one.severity for one in found if one.id == "throttle.sw_power_cap"] == severities
 
 
 UNREPORTED = {"slowdown": None, "shutdown": None, "max_operating": None}
@@ -86,7 +96,6 @@ def test_a_cool_card_with_no_margin_is_not_believed() -> None:
 def test_thresholds_that_are_not_reported_or_make_no_sense_give_nothing(slowdown: int | None) -> None:
     machine = gpu(1, temperature_c={"gpu": 99})(every_gpu(temperature_c={"slowdown": slowdown})(sound()))
     assert find(machine) == ()
-    assert degrees_left(machine.gpus[1]) is None
 
 
 def test_a_low_operating_limit_counts_although_the_slowdown_is_far() -> None:

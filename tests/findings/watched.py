@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gputopo.findings.watched import find_watched
+from gputopo.findings import find_after_watch
 from gputopo.values.finding import Finding
 from gputopo.values.history import History
 from gputopo.values.machine import Machine
@@ -28,6 +28,11 @@ IDLE: dict[str, Any] = WORKING | {
     "gpu_utilization_percent": 0,
     "pcie_gen": 1,
 }
+
+
+def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
+    """Return the findings of the samples of a watch, in which no port counted errors."""
+    return find_after_watch(machine, history, machine, minutes=1.0)
 
 
 def samples(**changes: Any) -> GpuSample:

@@ -17,10 +17,9 @@ from statistics import fmean, median
 
 import msgspec
 
-from gputopo.planner.network import grpc_gb_per_s
-from gputopo.prediction import ModelCosts, require_program
-from gputopo.prediction.gradients import line_of
-from gputopo.prediction.step import FORWARD_SHARE
+from gputopo.planner import HostNetwork, network_rate
+from gputopo.prediction import ModelCosts, network_exchange_s, require_program
+from gputopo.values.machine import Machine
 from gputopo.workload import require_workload
 
 SOURCES: Mapping[str, str] = {
@@ -56,17 +55,20 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
 
     def predicted(self) -> float:
         """Return the images/sec that are predicted."""
-        return self.hosts * self.examples / self._step_s(grpc_gb_per_s(self.gbit_per_s))
-
-    def _step_s(self, gb_per_s: float) -> float:
+        host = HostNetwork("host", Machine(source="published"), gbit_per_s=self.gbit_per_s)
+        rate = network_rate([host], [[0]], None, nccl=False)
+        assert not isinstance(rate, str)
         alone_s = self.examples / self.one_host_images_per_sec
         model, program = ModelCosts.of(require_workload(self.model)), require_program(_PROGRAM)
         # A server receives its share from all other hosts; each host sends all but its own share.
         share = max((self.hosts - 1) / self.servers, 1 - (self.servers == self.hosts) / self.servers)
-        per_byte = share / (gb_per_s * 1e9)
-        line = line_of(model.blocks, program.overlap)
-        late = line.late_s((1 - FORWARD_SHARE) * alone_s, per_byte)
-        return alone_s + late + program.wait * model.bytes * per_byte
+        # Hosts that exchange sums send this share each way; weights are waited for in their place.
+        as_sums = (self.hosts - 1) / self.hosts
+        program = msgspec.structs.replace(program, return_share=program.wait)
+        network_s = network_exchange_s(
+            model, program, alone_s, self.hosts, rate.gb_per_s * as_sums / share, nccl=False
+        )
+        return self.hosts * self.examples / (alone_s + network_s)
 
     @property
     def error(self) -> float:

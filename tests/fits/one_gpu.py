@@ -9,15 +9,21 @@ import math
 from collections import defaultdict
 from statistics import median
 
-from gputopo.measurements.published import machine_named
-from gputopo.prediction import Figure
-from gputopo.prediction.one_gpu_speeds import PROGRAM
-from gputopo.prediction.roofline import has_tensor_cores, step_seconds
-from gputopo.reference import Published, expected_gpu, expected_of, published_figures
+from gputopo.captures import bundled_names, read_bundled
+from gputopo.prediction import Figure, OneGpuJob
+from gputopo.reference import (
+    GpuExpectation,
+    Published,
+    expected_gpu,
+    expected_of,
+    published_figures,
+    published_machines,
+)
 from gputopo.workload import require_workload
 from tests import there
 
 TF32_SINCE = 4  # the minor version of TensorFlow 2
+WITH_TF32 = ("Ampere", "Ada", "Hopper", "Blackwell")
 
 
 @functools.cache
@@ -36,14 +42,25 @@ def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
     found = []
     for row in published_figures():
         rate = _alone(row)
-        if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
+        if (
+            rate is None
+            or row.is_suspect
+            or row.data != "synthetic"
+            or not row.program.startswith("tf_cnn_benchmarks")
+        ):
             continue
         if row.data_format == "NHWC":  # not the layout that a GPU is trained in
             continue
-        gpu = expected_of(machine_named(row.machine).gpus[row.gpus[0]])
+        gpu = _gpu_of(row)
         if gpu is not None:
             found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu or 0, row.precision, rate)))
     return tuple(found)
+
+
+def _gpu_of(row: Published) -> GpuExpectation | None:
+    if row.machine in bundled_names():
+        return expected_of(read_bundled(row.machine).gpus[row.gpus[0]])
+    return expected_gpu(published_machines()[row.machine].gpu)
 
 
 def _alone(row: Published) -> float | None:
@@ -52,10 +69,12 @@ def _alone(row: Published) -> float | None:
 
 def _why_left_out(row: Published) -> str | None:
     """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
-    gpu = expected_of(machine_named(row.machine).gpus[row.gpus[0]])
-    if gpu is None or not has_tensor_cores(gpu, row.precision):
+    gpu = _gpu_of(row)
+    if gpu is None or gpu.tensor_tflops is None:
         return None
     if row.precision == "fp32":
+        if gpu.architecture not in WITH_TF32:
+            return None
         # NVIDIA's build of 1.15 has TF32 as well. https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0
         major, _, minor = (row.version or "").partition(".")
         before = major == "2" and minor.isdigit() and int(minor) < TF32_SINCE
@@ -84,9 +103,9 @@ def report() -> str:
     by_network: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for one in used_figures():
         gpu = there(expected_gpu(one.gpu))
-        seconds = step_seconds(gpu, require_workload(one.model), one.batch, one.precision)
-        if seconds is not None:
-            by_network[one.model].append((one.gpu, math.log(one.images_per_sec * seconds / one.batch)))
+        rate = OneGpuJob(require_workload(one.model), one.batch, one.precision).speed(gpu)
+        if rate is not None:
+            by_network[one.model].append((one.gpu, math.log(one.images_per_sec / rate)))
     for shares in by_network.values():
         middle = median(share for _, share in shares)
         for name, share in shares:

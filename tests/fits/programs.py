@@ -124,8 +124,11 @@ def our_own(tf: ProgramConstants) -> ProgramConstants:
     )
 
 
-def fit(recipe: Recipe, some: Sequence[Case]) -> ProgramConstants:
-    """Return the program whose constants fit the measurements best, within their bounds."""
+def fit(recipe: Recipe, some: Sequence[Case], near: ProgramConstants | None = None) -> ProgramConstants:
+    """Return the program whose constants fit the measurements best, within their bounds.
+
+    `near`: one that fits nearly the same measurements, which is where the search begins.
+    """
     start, free = recipe
     groups = grouped(some)
     begin = [getattr(start, name) for name in free]
@@ -138,16 +141,21 @@ def fit(recipe: Recipe, some: Sequence[Case]) -> ProgramConstants:
         ]
         return residuals(Constants(program), groups) + pulls
 
-    found = least_squares(at, begin, [BOUNDS[name] for name in free])
+    found = least_squares(
+        at, [getattr(near or start, name) for name in free], [BOUNDS[name] for name in free]
+    )
     rounded = {name: float(f"{value:.3g}") for name, value in zip(free, found, strict=True)}
     return msgspec.structs.replace(start, **rounded)
 
 
-def without_each(recipe: Recipe, some: Sequence[Case]) -> dict[str, ProgramConstants]:
-    """Return, by machine, the program that was fitted without it."""
+def without_each(
+    recipe: Recipe, some: Sequence[Case], fitted: ProgramConstants
+) -> dict[str, ProgramConstants]:
+    """Return, by machine, the program that was fitted without it. `fitted`: with all of them."""
     machines = sorted({case.row.machine for case in some})
     return {
-        machine: fit(recipe, [case for case in some if case.row.machine != machine]) for machine in machines
+        machine: fit(recipe, [case for case in some if case.row.machine != machine], fitted)
+        for machine in machines
     }
 
 
@@ -171,8 +179,8 @@ def fit_all() -> dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]]
     for name in recipes({}):
         recipe = recipes({done: program for done, (program, _) in found.items()})[name]
         some = used(name)
-        left_out = without_each(recipe, some)
-        found[name] = fit(recipe, some), left_out
+        program = fit(recipe, some)
+        found[name] = program, without_each(recipe, some, program)
     return found
 
 

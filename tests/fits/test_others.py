@@ -5,8 +5,7 @@ from statistics import median
 
 import pytest
 
-from gputopo.prediction import Figure
-from gputopo.prediction.one_gpu_speeds import one_gpu_figures
+from gputopo.prediction import Figure, one_gpu_figures
 from tests.fits.hosts import SOURCES, main, published_of_hosts
 from tests.fits.one_gpu import left_out, report, used_figures
 

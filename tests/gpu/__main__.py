@@ -37,7 +37,7 @@ MISSING = 3  # exit code
 VERDICTS = {True: "agreed", False: "NOT", None: "not tried"}
 # Of a double: what is copied is stored, and takes time, so that cards and copies are small.
 _DOUBLE_WORDS = (f"memory={2**30}", "start=0")
-_DOUBLE_FULL = ("--effort", "3", "--size", "128MiB")
+_DOUBLE_QUICK = ("--effort", "2", "--size", "64MiB")
 
 
 def what_is_missing() -> str | None:
@@ -75,7 +75,7 @@ def doubled(folder: Path, name: str, *faults: str) -> Box:
     words = (*_DOUBLE_WORDS, *faults)
     given = environment(spoilt(from_scenario(named(name)), words)) | {"GPUTOPO_DOUBLE": name}
     gputopo = (sys.executable, "-m", "tests.kit.command", name, "--cuda", "+".join(words), "--")
-    return Box(folder, gputopo, environment=given, full=_DOUBLE_FULL, is_double=True)
+    return Box(folder, gputopo, environment=given, quick_words=_DOUBLE_QUICK, is_double=True)
 
 
 def main() -> int:

@@ -52,7 +52,7 @@ class NotTriedError(Exception):
 class Box:
     """The machine. `gputopo`, `plain`, `torch`: the beginnings of their command lines.
 
-    `limit`: `--gpus` of `gputopo bandwidth`. `full`: what a full session is asked to do.
+    `limit`: `--gpus` of `gputopo bandwidth`. `quick_words`: what a quick session is asked to do.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class Box:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     nvbandwidth: str | None = None
     limit: Sequence[str] = ()
-    full: Sequence[str] = ("--effort", "full")
+    quick_words: Sequence[str] = ("--effort", "quick")
     is_double: bool = False
     budget_s: float = BUDGET_S
 
@@ -177,14 +177,14 @@ class Box:
     @cached_property
     def quick(self) -> Any:
         """A quick session of all GPUs."""
-        return self.keep("quick", *self.gputopo, "bandwidth", "--effort", "quick", "--json", *self.limit)
+        return self.keep("quick", *self.gputopo, "bandwidth", *self.quick_words, "--json", *self.limit)
 
     @cached_property
     def full_session(self) -> Any:
         """A full session, of no more than two GPUs: of eight it takes many minutes."""
         gpus = [gpu["index"] for gpu in json.loads(Path(self.recording).read_text())["gpus"]]
         limit = self.limit or ("--gpus", ",".join(map(str, gpus[:2])))
-        return self.keep("full", *self.gputopo, "bandwidth", *self.full, "--json", *limit)
+        return self.keep("full", *self.gputopo, "bandwidth", "--effort", "full", "--json", *limit)
 
     @cached_property
     def plain_rates(self) -> Any:

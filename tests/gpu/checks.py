@@ -38,7 +38,7 @@ _SAME_METHOD, _PYTORCH = 0.01, 0.03
 
 # An expression for the number of GPUs that TensorFlow finds, once it has its CUDA libraries.
 _TENSORFLOWS_GPUS = (
-    "(__import__('gputopo.probes.tensorflow_install', fromlist=['load']).load_cuda_libraries(), "
+    "(__import__('gputopo.probes', fromlist=['load']).load_cuda_libraries(), "
     "len(tensorflow.config.list_physical_devices('GPU')))[1]"
 )
 
@@ -144,6 +144,8 @@ def holding(box: Box) -> Iterator[Row]:
 
 def full(box: Box) -> Iterator[Row]:
     """Copies and latencies of a quick and a full session."""
+    if box.is_double:
+        raise NotTriedError("a full session takes minutes on the double")
     sessions = [session["samples"] for session in (box.quick, box.full_session)]
     quick, whole = map(rates, sessions)
     yield from compared("quick, full", quick, whole)

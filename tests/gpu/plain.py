@@ -18,16 +18,9 @@ from typing import Any
 
 import msgspec
 
-from gputopo.probes.copy_jobs import Copy, CopyJob
-from gputopo.probes.cuda.blocking import StreamBlocker
-from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, NoCudaError
-from gputopo.probes.cuda.engine import Engine
-from gputopo.probes.cuda.gpus import EngineGpu
-from gputopo.probes.cuda.kernels import grid
-from gputopo.probes.cuda.start import open_cuda
-from gputopo.probes.nvml.monitor import Monitor
-from gputopo.probes.session.jobs import min_local_bytes
-from gputopo.probes.session.selection import match
+from gputopo.probes import Copy, CopyJob
+from gputopo.probes.cuda import Cuda, CudaError, Engine, NoCudaError, grid, open_cuda
+from gputopo.probes.nvml import Monitor
 from gputopo.values.ends import End
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Gpu, Machine
@@ -35,15 +28,16 @@ from gputopo.values.schema import decode
 
 MIB = 2**20
 DOUBLE = os.environ.get("GPUTOPO_DOUBLE")  # the machine of the kit, where copies cost the host's time
-BYTES, LOOPS, SAMPLES = (512 if DOUBLE is None else 64) * MIB, 16, 3  # as nvbandwidth has them
-_REPEATS = 9
+# As nvbandwidth has them.
+BYTES, LOOPS, SAMPLES = (512 * MIB, 16, 3) if DOUBLE is None else (64 * MIB, 16, 1)
+_REPEATS = 9 if DOUBLE is None else 2
 _RELEASES = 20
 
 Way = tuple[int, Callable[[Any], None]]  # CUDA's number of the GPU that acts, a copy in a stream of it
 
 
 def timed(cuda: Cuda, ways: Sequence[Way]) -> float:
-    """Return the GB/s of all ways at once: the median of three times 16 copies, after one more."""
+    """Return the GB/s of all ways at once: the median of three times 16 copies, after one more time."""
     streams = []
     for acting, _ in ways:
         cuda.use(acting)
@@ -135,7 +129,7 @@ def engine_alone(engine: Engine, gpu: int) -> dict[str, float]:
         found = [engine.measure(inside, (size,), while_running) for _ in range(_REPEATS)]
         return median(one.copies[0].gb_per_s for one in found)
 
-    beyond = min_local_bytes(cache)
+    beyond = max(256 * MIB, 4 * cache)
     with Monitor([gpu]) as monitor:
 
         def sample() -> None:
@@ -152,12 +146,18 @@ def engine_alone(engine: Engine, gpu: int) -> dict[str, float]:
     }
 
 
-def holding(cuda: Cuda, gpu: int, device: CudaDevice) -> dict[str, object]:
+def holding(cuda: Cuda, gpu: int, ordinal: int) -> dict[str, object]:
     """Return how the engine holds the streams of a GPU back, and how long each way takes to release one."""
-    card, blocker = EngineGpu(cuda, device), StreamBlocker(cuda)
-    card.use()
+    up = Copy(kind="h2d", source=End("host"), destination=End.of_gpus(gpu), pinned=True)
+    with Engine(cuda, {gpu: ordinal}) as engine:
+        (copy,) = engine.measure(CopyJob(kind="h2d", copies=(up,)), (MIB,)).copies
+        notes = engine.notes
+    refused = copy.failure and copy.failure.says
+    by_kernel = any(note.startswith("streams were held back by a kernel") for note in notes)
+    way = None if refused else "a kernel" if by_kernel else "cuStreamWaitValue32"
+    cuda.use(ordinal)
     word = cuda.allocate_host(4096, mapped=True)
-    view, stream, event, kernels = cuda.device_view(word), card.stream(0), card.event(), card.load_kernels()
+    view, stream, event = cuda.device_view(word), cuda.new_stream(), cuda.new_event()
 
     def released_us(block: Callable[[int], None]) -> float:
         times = []
@@ -176,19 +176,14 @@ def holding(cuda: Cuda, gpu: int, device: CudaDevice) -> dict[str, object]:
     ways: dict[str, Callable[[int], None]] = {
         "cuStreamWaitValue32": lambda value: cuda.wait_for_word(stream, view, value)
     }
-    if kernels is not None:
-        hold = kernels["gputopo_hold"]
+    with contextlib.suppress(CudaError):
+        hold = cuda.load_kernels()[1]["gputopo_hold"]
         ways["a kernel"] = lambda value: cuda.launch(hold, stream, (view, value, 10**9), (1, 1))
     released: dict[str, float] = {}
     for name, block in ways.items():
         with contextlib.suppress(CudaError):
             released[name] = released_us(block)
-    way, refused = None, None
-    try:
-        way = blocker.prepare(card).name
-    except CudaError as error:
-        refused = str(error)
-    return {"gpu": gpu, "way": way, "refused": refused, "notes": [*blocker.notes], "released_us": released}
+    return {"gpu": gpu, "way": way, "refused": refused, "notes": [*notes], "released_us": released}
 
 
 def devices(cuda: Cuda) -> dict[str, object]:
@@ -219,7 +214,9 @@ def _double(name: str | None) -> contextlib.AbstractContextManager[object]:
 
 def found_by(task: str, cuda: Cuda, machine: Machine, seconds: float) -> object:
     """Run a task and return what it found."""
-    ordinals, _ = match(machine, [gpu.index for gpu in machine.gpus], cuda.devices, os.environ)
+    by_address = {device.pci_address: device.ordinal for device in reversed(cuda.devices)}
+    gpus = [gpu for gpu in machine.gpus if gpu.pci_address in by_address]
+    ordinals = {gpu.index: by_address[gpu.pci_address] for gpu in gpus}
     if task == "load":
         load(cuda, next(iter(ordinals.values())))
     if task == "devices":
@@ -227,8 +224,7 @@ def found_by(task: str, cuda: Cuda, machine: Machine, seconds: float) -> object:
     if task == "rates":
         return list(rates(cuda, machine, ordinals, seconds))
     if task == "hold":
-        known = {device.ordinal: device for device in cuda.devices}
-        return [holding(cuda, gpu, known[ordinal]) for gpu, ordinal in ordinals.items()]
+        return [holding(cuda, gpu, ordinal) for gpu, ordinal in ordinals.items()]
     with Engine(cuda, ordinals) as engine:
         return [engine_alone(engine, gpu) for gpu in ordinals]
 

@@ -15,7 +15,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.schema import decode
 from tests.gpu.__main__ import doubled
 from tests.gpu.box import RESERVE_S, Box, NotTriedError
-from tests.gpu.checks import CHECKS, copies, engine, facts, holding, kept, near, rates, rows
+from tests.gpu.checks import CHECKS, copies, engine, facts, full, holding, kept, near, rates, rows
 from tests.kit.cuda.build import why_not
 from tests.kit.dialects.smi import xml
 
@@ -97,9 +97,16 @@ def test_serials_and_uuids_are_masked_before_they_are_kept(tmp_path: Path) -> No
     assert [row[1:] for row in kept(box)] == [("leak.txt, other.json", False)]
 
 
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The machine `desktop`, recorded once."""
+    return doubled(tmp_path_factory.mktemp("recorded"), "desktop").recording
+
+
 @needs_gcc
-def test_on_the_double_of_a_sound_machine_all_agree_but_what_differs(tmp_path: Path) -> None:
+def test_on_the_double_of_a_sound_machine_all_agree_but_what_differs(recording: str, tmp_path: Path) -> None:
     box = doubled(tmp_path / "kept", "desktop")
+    vars(box)["recording"] = recording
     box.folder.mkdir()
     machine = decode(Path(box.recording).read_bytes(), Machine, origin="here")
     smi = tmp_path / "nvidia-smi"
@@ -127,9 +134,11 @@ def test_on_the_double_of_a_sound_machine_all_agree_but_what_differs(tmp_path: P
     ],
 )
 def test_the_way_in_which_streams_are_held_back_is_named(
-    tmp_path: Path, faults: Sequence[str], way: str, verdict: bool
+    recording: str, tmp_path: Path, faults: Sequence[str], way: str, verdict: bool
 ) -> None:
-    ((_, words, found),) = holding(doubled(tmp_path, "desktop", *faults))
+    box = doubled(tmp_path, "desktop", *faults)
+    vars(box)["recording"] = recording
+    ((_, words, found),) = holding(box)
     assert way in words
     assert found is verdict
 
@@ -200,6 +209,17 @@ def test_copies_are_compared_with_each_program_that_is_there(tmp_path: Path) -> 
     assert torch[1:] == ("CUDA_VISIBLE_DEVICES changes how PyTorch counts the GPUs", None)
     assert plain[1:] == ("0 of 1 within 1%; worst host to gpu:0: 12.5, 13.5", False)
     assert nvbandwidth[1:] == ("there is no nvbandwidth: --nvbandwidth PROGRAM", None)
+
+
+def test_the_copies_and_latencies_of_two_sessions_are_compared(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    copy = {"kind": "h2d", "method": "copy_engine", "source": "host", "destination": "gpu:0", "group": None}
+    for session, gb_per_s, us in (("quick", 12.5, 2.0), ("full_session", 12.6, 2.2)):
+        rate = copy | {"median_gb_per_s": gb_per_s, "bytes": 2**29}
+        vars(box)[session] = {"samples": [rate, copy | {"kind": "latency", "path": None, "median_us": us}]}
+    rate_row, latency_row = full(box)
+    assert rate_row[1:] == ("1 of 1 within 1%; worst host to gpu:0: 12.5, 12.6", True)
+    assert latency_row[1:] == ("0 of 1 within 5%; worst host gpu:0 copy_engine None: 2, 2.2", False)
 
 
 BARE = """

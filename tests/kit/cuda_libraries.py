@@ -4,9 +4,15 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from gputopo.probes.tensorflow_install import CUDA_LIBRARIES
-
-ALL = (*CUDA_LIBRARIES["12"], "libcudnn.so.9")
+ALL = (
+    "libcudart.so.12",
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcufft.so.11",
+    "libcusolver.so.11",
+    "libcusparse.so.12",
+    "libcudnn.so.9",
+)
 
 
 def with_cuda_libraries(folder: Path, *, without: Collection[str] = ()) -> dict[str, str]:

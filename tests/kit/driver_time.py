@@ -14,7 +14,7 @@ class _Shared(ctypes.Structure):
 
 
 class DriverTime:
-    """`sleep` is for the double (FakeNvml.sleep); `look` replaces gputopo.probes.child.look.
+    """`sleep` is for the double (FakeNvml.sleep); `look` is the `poll` of a child process of gputopo.probes.
 
     The process that waits for a call of the double makes the time of that call pass by looking. So twelve
     seconds take milliseconds, and a call that takes no time never seems to hang.

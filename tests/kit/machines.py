@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
-from gputopo.probes import begin_reading
-from gputopo.probes.collect import read_with
-from gputopo.probes.nvml.gpu_watch import GpuWatch, GpuWatchChild
-from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading, Received, ask_all
+from gputopo.probes import begin_reading, read_with
+from gputopo.probes.nvml import GpuWatch, GpuWatchChild, NvmlAnswers, NvmlReading, Received, ask_all
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MachineSample
+from tests.kit.driver_time import DriverTime
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario
 from tests.kit.sysfs import write_tree
@@ -29,9 +28,9 @@ def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Mach
         return read_here(folder)
 
 
-def read_machine(root: Path = Path("/")) -> Machine:
+def read_machine(root: Path = Path("/"), time_of_driver: DriverTime | None = None) -> Machine:
     """Read a machine as commands do, with NVML in a child process."""
-    with begin_reading(root) as read:
+    with begin_reading(root, poll=None if time_of_driver is None else time_of_driver.look) as read:
         return read()
 
 
@@ -42,10 +41,16 @@ def read_here(root: Path = Path("/nonexistent")) -> Machine:
     return read_with(root, received.answers)
 
 
+def read_double(fake: FakeNvml | Scenario) -> Machine:
+    """Read what NVML answers, of a machine whose /sys and /proc are empty."""
+    with installed(fake if isinstance(fake, FakeNvml) else FakeNvml(fake)):
+        return read_here()
+
+
 class ReadingHere(NvmlReading):
     """A reading without a child process: a fork of a process with all tests loaded takes 50 ms."""
 
-    def __init__(self, on_wait: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, on_wait: Callable[[str], None] = lambda text: None, poll: object = None) -> None:
         self._received, self._child = Received(), None
 
     def answers(self) -> NvmlAnswers:

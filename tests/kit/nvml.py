@@ -13,7 +13,15 @@ from typing import Any
 import pynvml
 
 from tests.kit.nvml_answers import ABOUT_GPU, ABOUT_SYSTEM, TEXTS, WITH_SLOT, field_value, pci_info
-from tests.kit.nvml_fill import INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, give, give_bits, plain_number
+from tests.kit.nvml_fill import (
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    SUCCESS,
+    give,
+    give_bits,
+    plain_number,
+    pointed_at,
+)
 from tests.kit.specs import GPU_IS_LOST, Scenario
 
 _WRITE = re.compile(
@@ -70,6 +78,10 @@ class FakeNvml:
     def without(self, *symbols: str) -> None:
         """Omit symbols, as a driver older than them does."""
         self._absent.update(symbols)
+
+    def replace(self, symbol: str, call: Callable[..., int]) -> None:
+        """Let a symbol be another C function, with pynvml's own ctypes arguments."""
+        self._symbols[symbol] = call
 
     def lose(self, gpu: int, after_calls: int = 0) -> None:
         """Let a GPU fall off the bus after it has answered this many calls."""
@@ -214,7 +226,7 @@ class FakeNvml:
         self._warm_up(index.value, self.scenario.gpus[index.value].initialise_s)
         code = self._code("nvmlDeviceGetHandleByIndex_v2", index.value)
         if not code:
-            ctypes.c_void_p.from_buffer(device._obj).value = _HANDLES_FROM + index.value
+            ctypes.c_void_p.from_buffer(pointed_at(device)).value = _HANDLES_FROM + index.value
         return code
 
     def _call_nvmlDeviceGetMemoryAffinity(self, handle: Any, size: int, nodes: Any, _: Any) -> int:  # noqa: N802
@@ -229,7 +241,7 @@ class FakeNvml:
 
     def _call_nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> int:  # noqa: N802
         index = _index(handle)
-        wanted = values._obj
+        wanted = pointed_at(values)
         code = self._code("nvmlDeviceGetFieldValues", index, [wanted[0].fieldId, wanted[0].scopeId])
         if code:
             return code
@@ -272,7 +284,7 @@ class FakeNvml:
 
     def _call_nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> int:  # noqa: N802
         """Fill the struct in the caller's version, as far as the driver has it."""
-        index, version = _index(handle), info._obj.version >> 24
+        index, version = _index(handle), pointed_at(info).version >> 24
         code = self._code("nvmlDeviceGetGpuFabricInfoV", index, [version])
         return code or self._fabric(index, info)
 
@@ -282,7 +294,7 @@ class FakeNvml:
 
     def _fabric(self, index: int, info: Any) -> int:
         reported = self.scenario.gpus[index].fabric
-        has = {name for name, _ in info._obj._fields_}
+        has = {name for name, _ in pointed_at(info)._fields_}
         return give(reported and {name: value for name, value in reported.items() if name in has}, [info])
 
     def _call_nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, place: Any, device: Any) -> int:  # noqa: N802
@@ -298,7 +310,7 @@ class FakeNvml:
         code = self._code("nvmlEventSetCreate", None)
         if not code:
             number = _EVENTS_FROM + len(self._events)
-            ctypes.c_void_p.from_buffer(events._obj).value = number
+            ctypes.c_void_p.from_buffer(pointed_at(events)).value = number
             self._events[number] = set()
         return code
 
@@ -316,8 +328,8 @@ class FakeNvml:
         while self._xids:
             gpu, xid = self._xids.pop(0)
             if gpu in self._events[_number(events)]:
-                ctypes.c_void_p.from_buffer(event._obj).value = _HANDLES_FROM + gpu  # its first member
-                event._obj.eventType, event._obj.eventData = XID_EVENT, xid
+                ctypes.c_void_p.from_buffer(pointed_at(event)).value = _HANDLES_FROM + gpu  # its first member
+                pointed_at(event).eventType, pointed_at(event).eventData = XID_EVENT, xid
                 return SUCCESS
         return TIMEOUT
 

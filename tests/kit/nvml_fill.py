@@ -12,6 +12,11 @@ class Code(int):
 Answer = Any  # a number, bytes, a tuple of numbers, a dict of struct fields, a list of items, None or a Code
 
 
+def pointed_at(reference: Any) -> Any:
+    """Return the object behind ctypes.byref, as pynvml passes it."""
+    return reference._obj
+
+
 def plain_number(arg: Any) -> int | None:
     """Return an argument's number, or None for an output argument: byref(...), an array, a null pointer."""
     if isinstance(arg, int):
@@ -32,16 +37,16 @@ def give(answer: Answer, outputs: list[Any]) -> int:
         outputs[0].value = answer
     elif isinstance(answer, dict):
         for name, value in answer.items():
-            setattr(outputs[0]._obj, name, value)
+            setattr(pointed_at(outputs[0]), name, value)
     else:
         for output, value in zip(outputs, answer if isinstance(answer, tuple) else (answer,), strict=True):
-            output._obj.value = value
+            pointed_at(output).value = value
     return SUCCESS
 
 
 def give_items(items: list[Any], count: Any, array: Any) -> int:
     """Fill an array whose size the caller gives; without an array, or if it is too small, only the count."""
-    room, count._obj.value = count._obj.value, len(items)
+    room, pointed_at(count).value = pointed_at(count).value, len(items)
     if array is None or room < len(items):
         return INSUFFICIENT_SIZE if items else SUCCESS
     for place, item in enumerate(items):
@@ -57,5 +62,5 @@ def give_bits(numbers: Any, words: Any, size: int) -> int:
     if max(numbers, default=0) >= 64 * size:
         return INSUFFICIENT_SIZE
     for number in numbers:
-        words._obj[number // 64] |= 1 << number % 64
+        pointed_at(words)[number // 64] |= 1 << number % 64
     return SUCCESS

@@ -6,12 +6,13 @@ import msgspec
 
 from gputopo.captures import read_bundled, read_measurements
 from gputopo.measurements import RunFolders, study_of
-from gputopo.measurements.from_ours import of_result
 from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunFinished, encode_line
+from gputopo.values.run.measurement import DRILL, Measurement
+from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import MANIFEST, CellState, Sweep, SweepCell
-from tests.invented_runs import InventedRun, cpu_devices, stream
+from tests.invented_runs import InventedRun, cpu_devices, gpu_devices, on_hosts, stream
 
 STATES: dict[str, tuple[CellState, str | None]] = {
     "ran": ("done", None),
@@ -83,9 +84,32 @@ def test_the_short_runs_of_a_screen_are_of_the_machine_of_its_folder(tmp_path: P
     assert None not in {one.machine for one in found.measurements}
 
 
-def test_a_measurement_has_the_unit_of_its_run() -> None:
+def measured(folder: Path, result: Result) -> Measurement:
+    """The measurement of a run with this result."""
+    schema.write(folder / "result.json", result)
+    return RunFolders().run(folder)
+
+
+def test_a_measurement_has_the_unit_of_its_run(tmp_path: Path) -> None:
     result = summarise(stream(cpu_devices(1), InventedRun(1).steps(20)))
-    assert of_result(msgspec.structs.replace(result, unit="examples"), source="x").unit == "examples"
+    assert measured(tmp_path, msgspec.structs.replace(result, unit="examples")).unit == "examples"
+
+
+def test_gpus_of_several_hosts_are_named_by_tower_as_their_numbers_are_of_different_hosts(
+    tmp_path: Path,
+) -> None:
+    for devices, gpus in ((gpu_devices(2), (0, 1)), (on_hosts(gpu_devices(1), gpu_devices(1)), ())):
+        found = measured(tmp_path, summarise(stream(devices, InventedRun(2).steps(5))))
+        assert (found.gpus, found.n_gpus) == (gpus, 2)
+        assert [one.number for one in found.devices] == [0, 1]
+
+
+def test_the_drills_of_a_run_are_among_its_conditions_as_they_were_typed(tmp_path: Path) -> None:
+    whole = Result(status="complete", exit_code=0, spec={"model": "alexnet"}, backend="cpu")
+    drills = [{"fault": "slow-gpu", "device": 1, "factor": 0.9}]
+    drill = msgspec.structs.replace(whole, spec={**whole.spec, "drills": drills})
+    assert not measured(tmp_path, whole).is_drill
+    assert measured(tmp_path, drill).conditions == (f"{DRILL} (slow-gpu=1:0.9)",)
 
 
 def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path) -> None:

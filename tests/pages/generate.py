@@ -1,27 +1,25 @@
 """Write the pages that follow from the code: `python -m tests.pages.generate`. A test compares them."""
 
+import csv
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 
 from gputopo import pages
-from gputopo.captures import read_bundled, reading
-from gputopo.cli.commands import COMMANDS, options_of_command
-from gputopo.cli.run.aliases import OWN_SHORT, switches
-from gputopo.findings import find
-from gputopo.findings.rule import Rule
-from gputopo.findings.watched import WATCHES
+from gputopo.captures import read_bundled, readable
+from gputopo.cli import COMMANDS, options_of_command
+from gputopo.findings import WATCHES, Rule, find, rules
 from gputopo.prediction import ProgramConstants, program_names, require_program
 from gputopo.report.check_commands import check_command
-from gputopo.report.pictures.topology import topology_picture
-from gputopo.runs.verdict.causes import PARTS
-from gputopo.runs.verdict.rules import CAUSES
+from gputopo.report.pictures import topology_picture
+from gputopo.runs.verdict import CAUSES, PARTS
 from gputopo.values.index_ranges import natural
 from gputopo.values.option import Declared
 from gputopo.values.run import all_reduce
 from gputopo.workload import require_workload, workload_names
-from tests.findings.catalogue import catalogue
 
 _PAGES = Path(pages.__file__).parent
 DRAWN = "7gforce"  # the bundled machine in the README's picture
@@ -29,15 +27,15 @@ DRAWN = "7gforce"  # the bundled machine in the README's picture
 
 def findings() -> str:
     """Return the page of the findings: a table, and a section for each."""
-    rules = catalogue()
-    rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in rules]
+    listed = rules()
+    rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in listed]
     return f"""# findings: what can be wrong, with remedies and thresholds
 
 The id of a finding keeps its meaning from version to version. If a value is missing, the check is not made
 and is not counted. In the commands below, GPU stands for the number of the GPU; `gputopo inspect` prints it.
 
 {_table(("finding", "severity", "meaning"), rows)}
-""" + "\n".join(map(_finding, rules))
+""" + "\n".join(map(_finding, listed))
 
 
 def _finding(rule: Rule) -> str:
@@ -73,10 +71,16 @@ def options() -> str:
             if listed
         ]
         commands.append(f"## {command}\n\n{place.summary}\n\n" + "\n".join(themes))
-    short = ", ".join(
-        f"`{flag}`: `{' '.join(yes)}`" for flag, (yes, _) in list(switches().items())[:OWN_SHORT]
-    )
+    short = ", ".join(f"`{flag}`: `{words}`" for flag, words in short_forms().items())
     return f"# options: options of every command\n\nShort forms: {short}.\n\n" + "\n".join(commands)
+
+
+def short_forms() -> dict[str, str]:
+    """Return the short forms of gputopo's own options, which stand before the flags of other programs."""
+    table = resources.files("gputopo.reference.data").joinpath("other_flags.csv")
+    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+    own = takewhile(lambda row: row["flags"] != "--use-fp16", rows)
+    return {row["flags"]: row["means"] for row in own}
 
 
 def _option(one: Declared) -> tuple[str, str, str]:
@@ -167,7 +171,7 @@ def formats() -> str:
     """Return the page of the formats, with a row for each that the code reads; its other text as it is."""
     page = (_PAGES / "formats.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_INPUTS)
-    rows = reading.readable()
+    rows = readable()
     return above + _table(("input", "what is read"), rows) + "\n" + below.partition("\n\n")[2]
 
 

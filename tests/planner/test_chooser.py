@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.planner.ranges import EXCHANGE, EXCHANGE_MEASURED
 from gputopo.prediction import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie
 from gputopo.values.run.all_reduce import NAMES
 from gputopo.values.run.plan import ALL, Candidate, Learned, MeasuredSpeed, Plan, mode_words, runners_up
 from tests import there
-from tests.matrices import SEVEN, changed, link_of, machine_of
+from tests.matrices import FOUR_AND_FOUR, SEVEN, changed, link_of, machine_of
 
 WORDS = ["NV2", "NV1", "PIX", "PHB", "SYS"]
 
@@ -103,7 +102,7 @@ def machine_with(name: str, *, count: int = 2, word: str = "SYS", p2p: str | Non
     ],
     ids=["2 B200", "8 H100", "4 RTX 4090", "8 RTX 4090", "4 K80", "2 GTX 1080 Ti", "with peer access"],
 )
-@pytest.mark.parametrize("model", ["alexnet", "vgg16", "resnet50"])
+@pytest.mark.parametrize("model", ["vgg16", "resnet50"])
 def test_the_rule_decides_unless_a_prediction_is_clearly_faster(
     machine: Machine, expected: str, model: str
 ) -> None:
@@ -217,14 +216,14 @@ def test_what_was_learned_of_the_box_is_one_factor_of_steps_and_narrows_their_ra
     assert after.step_ms == pytest.approx(1.2 * there(before.step_ms), rel=1e-3)
     assert after.compute_ms == before.compute_ms
     wide, narrow = (there(one.images_per_sec_high) / there(one.images_per_sec) for one in (before, after))
-    assert wide / narrow == pytest.approx(EXCHANGE / EXCHANGE_MEASURED, rel=0.03)
+    assert 1.0 < narrow < wide / 1.05
 
 
 @pytest.mark.parametrize(
     ("fields", "factor"),
     [
         ({"num_gpus": 1}, 1.03),
-        ({"gpus": (0, 1)}, 1.03 * EXCHANGE),
+        ({"gpus": (0, 1)}, 1.03 * 1.21),  # the error on machines that were left out of the fit
         ({"num_gpus": 2, "variable_update": "independent"}, 1.03),
     ],
 )
@@ -263,17 +262,26 @@ def test_without_history_and_with_other_programs_nothing_of_the_box_counts(field
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "words", "hint"),
     [
-        ({"single_gpu_images_per_sec": (1.0, 2.0)}, "2 numbers for 7 GPUs"),
-        ({"batch_size": 0}, "--batch-size cannot be 0"),
-        ({"program": "tf_cnn"}, "no program 'tf_cnn'"),
-        ({"model": "alexnett"}, "no model 'alexnett'"),
+        ({"single_gpu_images_per_sec": (1.0, 2.0)}, "2 numbers for 7 GPUs", "one number for all"),
+        ({"batch_size": 0}, "--batch-size cannot be 0", "1 or more"),
+        ({"program": "tf_cnn_benchmark"}, "no program 'tf_cnn_benchmark'", "did you mean tf_cnn_benchmarks"),
+        ({"program": "x"}, "no program 'x'", "the programs are: gputopo"),
+        ({"model": "alexnett"}, "no model 'alexnett'", "alexnet"),
     ],
 )
-def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
         plan(machine_of(SEVEN), request(num_gpus=2, **fields))
+    assert hint in refused.value.hint
+
+
+def test_without_peer_access_a_parameter_server_is_the_cpu() -> None:
+    asked = Request(model="resnet50", variable_update="parameter_server")
+    for p2p, expected in (("CNS", "parameter_server cpu"), ("OK", "parameter_server gpu:spread")):
+        found = plan(machine_with("GeForce GTX 1080 Ti", p2p=p2p), asked).choice
+        assert mode_words(found) == expected
 
 
 def test_links_of_which_nothing_is_known_are_assumed_and_the_reasons_say_so() -> None:
@@ -302,3 +310,25 @@ def test_the_choice_is_compared_with_fewer_gpus() -> None:
     assert (fewer.num_gpus, fewer.images_per_sec) == (2, two.images_per_sec)
     alone = there(plan(machine_of(SEVEN), request(num_gpus=1)).prediction)
     assert alone.fewer is None
+
+
+EXPLAINED = Request(model="alexnet", single_gpu_images_per_sec=(1500.0,), explain=True)
+
+
+@pytest.mark.parametrize("ps", ["cpu", "gpu:0", "gpu:spread"])
+def test_the_parts_of_a_timeline_are_those_of_the_choice(ps: str) -> None:
+    made = plan(machine_of(FOUR_AND_FOUR), msgspec.structs.replace(EXPLAINED, ps=ps))
+    line, choice = there(made.line), made.choice
+    parts = {"weights": line.weights_ms, "gradients": line.gradients_ms, "variables": line.variables_ms}
+    assert parts == choice.exposed_ms
+    assert line.forward_ms + line.backward_ms == pytest.approx(choice.compute_ms, abs=1e-3)
+    assert any(one.resource.startswith(str(choice.limited_by)) for one in line.resources)
+
+
+def test_a_timeline_of_one_gpu_exchanges_nothing_and_is_there_only_if_asked_for() -> None:
+    machine = machine_of(FOUR_AND_FOUR)
+    line = there(plan(machine, msgspec.structs.replace(EXPLAINED, num_gpus=1)).line)
+    assert (line.resources, line.gradients_ms) == ((), 0.0)
+    assert all(one.ready_ms == one.through_ms for one in line.blocks)
+    assert plan(machine, msgspec.structs.replace(EXPLAINED, explain=False)).line is None
+    assert plan(machine, Request(explain=True, predicts=False)).line is None

@@ -1,22 +1,23 @@
+"""How many GPUs a job uses, and how its batch is divided among GPUs of different speeds."""
+
 import random
 import re
+from collections.abc import Sequence
 from itertools import combinations, permutations
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputopo import captures
-from gputopo.planner import Request, plan
-from gputopo.planner.how_many import GAIN, enough, gains, reason_of
-from gputopo.planner.request import batches, speed_classes
+from gputopo.planner import Request, how_many_of_hosts, plan
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.plan import CLEARLY_FASTER, HowMany, Plan, Unequal
+from gputopo.values.run.plan import CLEARLY_FASTER, Candidate, HowMany, Plan, Unequal
 from tests import there
 from tests.matrices import SEVEN, machine_of
 from tests.planner.test_changes import box
@@ -36,7 +37,7 @@ def measured(gb_per_s: float) -> Machine:
         samples += [down, up]
     bandwidth = Bandwidth(source="a test", samples=tuple(samples))
     gpus = tuple(Gpu(index=gpu.index, name="GeForce GTX 1070") for gpu in machine.gpus)
-    return msgspec.structs.replace(machine, bandwidth=bandwidth, gpus=gpus)
+    return replace(machine, bandwidth=bandwidth, gpus=gpus)
 
 
 def settled(machine: Machine, request: Request) -> HowMany:
@@ -50,18 +51,46 @@ SMALL = Request(model="resnet50", batch_size=64, single_gpu_images_per_sec=(100.
 LARGE = Request(model="vgg16", batch_size=8, single_gpu_images_per_sec=(100.0,), num_gpus="auto")
 
 
-def test_all_gpus_are_taken_where_each_step_brings_its_worth() -> None:
-    found = settled(measured(12.0), SMALL)
-    assert [one.num_gpus for one in found.counts] == [1, 2, 4, 7]
-    assert (found.num_gpus, found.gain) == (7, GAIN)
-    assert "of the ideal speedup, the last step" in found.reason
-    assert all(one.gain is not None and one.gain > GAIN for one in found.counts[1:])
-
-
-def test_one_gpu_is_taken_where_more_are_slower() -> None:
-    found = settled(measured(0.2), LARGE)
-    assert found.num_gpus == 1
-    assert found.reason.startswith("2 are slower: ")
+@pytest.mark.parametrize(
+    ("machine", "request_", "counts", "number", "reason"),
+    [
+        # Each step brings its worth.
+        (measured(12.0), SMALL, [1, 2, 4, 7], 7, "of the ideal speedup, the last step"),
+        (measured(0.2), LARGE, [1, 2, 4, 7], 1, "2 are slower: "),
+        # The number is chosen from the named GPUs without the excluded ones.
+        (measured(12.0), replace(SMALL, gpus=(2, 3, 4, 6)), [1, 2, 4], 4, "they reach"),
+        (measured(12.0), replace(SMALL, exclude=(0, 1, 2, 3)), [1, 2, 3], 3, "they reach"),
+        # Without a prediction all are taken.
+        (
+            machine_of(SEVEN),
+            Request(num_gpus="auto"),
+            [],
+            7,
+            "all that can be used: no step is predicted for this job",
+        ),
+        (
+            machine_of(SEVEN),
+            Request(model="resnet50", num_gpus="auto"),
+            [],
+            7,
+            "the model of GPU 0 is unknown: --single-gpu-images-per-sec",
+        ),
+        (
+            measured(12.0),
+            replace(SMALL, all_reduce="ring"),
+            [],
+            7,
+            "all that can be used: no figure of ring is published",
+        ),
+    ],
+)
+def test_as_many_gpus_are_taken_as_bring_their_worth(
+    machine: Machine, request_: Request, counts: list[int], number: int, reason: str
+) -> None:
+    found = settled(machine, request_)
+    assert [one.num_gpus for one in found.counts] == counts
+    assert (found.num_gpus, found.gain) == (number, 0.5)
+    assert reason in found.reason
 
 
 def test_the_batch_from_which_a_second_gpu_pays_is_named() -> None:
@@ -73,23 +102,18 @@ def test_the_batch_from_which_a_second_gpu_pays_is_named() -> None:
     ]
     assert batches[0] > 8
     assert batches[1] < batches[0]
-    paying = settled(measured(0.2), msgspec.structs.replace(LARGE, batch_size=batches[0]))
+    paying = settled(measured(0.2), replace(LARGE, batch_size=batches[0]))
     assert paying.counts[1].gain is not None
-    assert paying.counts[1].gain >= GAIN
+    assert paying.counts[1].gain >= 0.5
 
 
 def test_a_lower_gain_takes_more_and_is_named() -> None:
     counts = settled(measured(12.0), LARGE).counts
     least = min(one.gain for one in counts if one.gain is not None)
-    less = settled(measured(12.0), msgspec.structs.replace(LARGE, gain=max(least, 0.0)))
-    more = settled(measured(12.0), msgspec.structs.replace(LARGE, gain=1.0))
+    less = settled(measured(12.0), replace(LARGE, gain=max(least, 0.0)))
+    more = settled(measured(12.0), replace(LARGE, gain=1.0))
     assert less.num_gpus >= more.num_gpus
     assert more.gain == 1.0
-
-
-def test_without_a_prediction_all_are_taken() -> None:
-    found = settled(machine_of(SEVEN), Request(num_gpus="auto"))
-    assert (found.num_gpus, found.reason) == (7, "all that can be used: no step is predicted for this job")
 
 
 def test_links_that_were_only_read_decide_too() -> None:
@@ -99,28 +123,8 @@ def test_links_that_were_only_read_decide_too() -> None:
     found = settled(machine, request)
     speeds = {one.num_gpus: one.images_per_sec for one in found.counts}
     assert speeds[4] < speeds[found.num_gpus] == max(speeds.values())
-    plain = there(plan(machine, msgspec.structs.replace(request, num_gpus=None)).prediction)
+    plain = there(plan(machine, replace(request, num_gpus=None)).prediction)
     assert there(plain.fewer).images_per_sec > speeds[4]
-
-
-def test_of_gpus_of_an_unknown_model_all_are_taken() -> None:
-    found = settled(machine_of(SEVEN), Request(model="resnet50", num_gpus="auto"))
-    assert found.num_gpus == 7
-    assert "the model of GPU 0 is unknown: --single-gpu-images-per-sec" in found.reason
-
-
-def test_the_number_is_chosen_from_named_gpus_without_excluded_ones() -> None:
-    request = msgspec.structs.replace(SMALL, gpus=(2, 3, 4, 6), single_gpu_images_per_sec=(100.0,))
-    assert [one.num_gpus for one in settled(measured(12.0), request).counts] == [1, 2, 4]
-    request = msgspec.structs.replace(SMALL, exclude=(0, 1, 2, 3))
-    assert [one.num_gpus for one in settled(measured(12.0), request).counts] == [1, 2, 3]
-
-
-def test_with_a_reduction_that_is_not_predicted_all_are_taken() -> None:
-    request = msgspec.structs.replace(SMALL, all_reduce="ring")
-    found = settled(measured(12.0), request)
-    assert (found.num_gpus, found.counts) == (7, ())
-    assert found.reason == "all that can be used: no figure of ring is published"
 
 
 def test_a_larger_number_that_is_clearly_faster_is_named() -> None:
@@ -133,13 +137,22 @@ def test_a_larger_number_that_is_clearly_faster_is_named() -> None:
     assert f"; 7 are {times:.2f} times as fast: --num-gpus 7" in found.reason
 
 
+def of_speeds(speeds: Sequence[float], gain: float | None = None) -> HowMany:
+    """Return how many GPUs are used if 1, 2, 4, ... have these images/sec."""
+    request = Request(num_gpus="auto", gain=gain)
+    by_count = {2**power: speed for power, speed in enumerate(speeds)}
+    return how_many_of_hosts(
+        max(by_count), request, lambda count: Candidate(gpus=(), images_per_sec=by_count[count])
+    )
+
+
 @given(st.lists(st.floats(1.0, 1e5), min_size=1, max_size=6), st.floats(0.0, 1.0))
 def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gain: float) -> None:
-    counts = gains({2**power: speed for power, speed in enumerate(speeds)})
-    chosen = enough(counts, gain)
+    found = of_speeds(speeds, gain)
+    chosen = next(one for one in found.counts if one.num_gpus == found.num_gpus)
     assert chosen.gain is None or chosen.gain >= gain - 1e-4
     assert chosen.speedup >= 1 + gain * (chosen.num_gpus - 1) - 0.01
-    after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
+    after = next((one for one in found.counts if one.num_gpus > chosen.num_gpus), None)
     assert after is None or after.gain is None or after.gain < gain + 1e-4
 
 
@@ -156,13 +169,10 @@ def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gai
 def test_gpus_are_worth_it_by_their_last_doubling_and_all_together(
     speeds: tuple[int, ...], number: int
 ) -> None:
-    counts = gains({2**power: float(speed) for power, speed in enumerate(speeds)})
-    chosen = enough(counts, GAIN)
-    assert chosen.num_gpus == number
-    assert ("reach 57% of the ideal speedup, the last step 95%" in reason_of(counts, chosen, GAIN)) == (
-        number == 8
-    )
-    assert (": --num-gpus" in reason_of(counts, chosen, GAIN)) == (speeds[-1] in (400, 450))
+    found = of_speeds(speeds)
+    assert found.num_gpus == number
+    assert ("reach 57% of the ideal speedup, the last step 95%" in found.reason) == (number == 8)
+    assert (": --num-gpus" in found.reason) == (speeds[-1] in (400, 450))
 
 
 ONE_FASTER = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
@@ -170,7 +180,7 @@ REQUEST = Request(model="resnet50", batch_size=64, single_gpu_images_per_sec=ONE
 
 
 def planned(**changes: Any) -> Plan:
-    return plan(machine_of(SEVEN), msgspec.structs.replace(REQUEST, **changes))
+    return plan(machine_of(SEVEN), replace(REQUEST, **changes))
 
 
 def test_a_step_lasts_as_long_as_the_gpu_that_needs_longest_for_its_own_batch() -> None:
@@ -182,36 +192,39 @@ def test_a_step_lasts_as_long_as_the_gpu_that_needs_longest_for_its_own_batch() 
     assert there(found.prediction).batch_size == 72  # their mean
 
 
-def test_auto_gives_each_gpu_what_it_computes_in_the_same_time() -> None:
-    found = planned(batch_size="auto")
-    default = 64  # of resnet50
-    assert sum(found.choice.batch_sizes) == 7 * default
-    assert found.choice.batch_sizes == (60, 60, 60, 60, 60, 59, 89)
-    assert any(
-        reason.startswith("batches 60,60,60,60,60,59,89: in proportion") for reason in found.choice.reasons
-    )
-    assert all(sum(one.batch_sizes) == 7 * default for one in found.candidates)
-
-
-def test_auto_takes_a_faster_gpu_where_equal_batches_have_no_use_for_it() -> None:
-    speeds = (100.0, 100.0, 100.0, 100.0, 100.0, 150.0, 150.0)
-    found = planned(batch_size="auto", num_gpus=2, single_gpu_images_per_sec=speeds)
-    assert found.choice.gpus == (5, 6)
-    assert planned(batch_size="auto", num_gpus=3, ps="gpu:0").choice.batch_sizes.count(64) == 0
-
-
-def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
-    found = planned(batch_size="auto", single_gpu_images_per_sec=(100.0,))
-    assert found.choice == msgspec.structs.replace(
-        planned(batch_size=None, single_gpu_images_per_sec=(100.0,)).choice, reasons=found.choice.reasons
-    )
-    assert "--batch-size auto: equal batches, because the GPUs have the same speed" in found.choice.reasons
-
-
-def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
-    found = planned(batch_size="auto", single_gpu_images_per_sec=())
-    assert found.choice.batch_sizes == ()
-    assert "--batch-size auto: equal batches, because no speed of one GPU is known" in found.choice.reasons
+@pytest.mark.parametrize(
+    ("speeds", "changes", "gpus", "batches", "reason"),
+    [
+        # Each GPU has what it computes in the same time: 448 x 1 / 7.5 = 59.73, and 448 x 1.5 / 7.5 = 89.6.
+        (
+            ONE_FASTER,
+            {},
+            tuple(range(7)),
+            (60, 60, 60, 60, 60, 59, 89),
+            "batches 60,60,60,60,60,59,89: in proportion to the speed of each GPU alone; "
+            "448 examples together, as with equal batches",
+        ),
+        # A faster GPU is taken, for which equal batches have no use.
+        ((100.0,) * 5 + (150.0, 150.0), {"num_gpus": 2}, (5, 6), (), "because the GPUs have the same speed"),
+        ((100.0,), {}, tuple(range(7)), (), "equal batches, because the GPUs have the same speed"),
+        ((), {}, tuple(range(7)), (), "equal batches, because no speed of one GPU is known"),
+        # GPUs within the noise of two runs have equal batches.
+        ((100.0, 98.0), {"gpus": (0, 1)}, (0, 1), (), "because the GPUs have the same speed"),
+        ((100.0, 150.0, 98.0), {"gpus": (0, 1, 2)}, (0, 1, 2), (55, 83, 54), "in proportion"),
+        ((100.0, 98.0, 96.0), {"gpus": (0, 1, 2)}, (0, 1, 2), (65, 64, 63), "in proportion"),
+    ],
+)
+def test_auto_divides_the_batch_of_the_model_by_the_speeds_of_the_gpus(
+    speeds: tuple[float, ...],
+    changes: dict[str, Any],
+    gpus: tuple[int, ...],
+    batches: tuple[int, ...],
+    reason: str,
+) -> None:
+    found = planned(batch_size="auto", single_gpu_images_per_sec=speeds, **changes)
+    assert (found.choice.gpus, found.choice.batch_sizes) == (gpus, batches)
+    assert any(reason in one for one in found.choice.reasons)
+    assert {sum(one.batch_sizes) for one in found.candidates} <= {0, 64 * len(gpus)}
 
 
 def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
@@ -237,20 +250,18 @@ def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     bare = machine_of(SEVEN)
     links = tuple(link for link in bare.links if link.b < len(places))
     bandwidth = Bandwidth(source="a test", samples=tuple(samples))
-    machine = msgspec.structs.replace(bare, gpus=bare.gpus[: len(places)], links=links, bandwidth=bandwidth)
+    machine = replace(bare, gpus=bare.gpus[: len(places)], links=links, bandwidth=bandwidth)
     return machine, tuple(rng.choice([50.0, 100.0, 150.0, 200.0]) for _ in places)
 
 
 def test_no_set_tried_by_itself_is_clearly_faster_than_what_auto_chooses() -> None:
     machine, speeds = crowded(0)
     request = Request(model="vgg16", batch_size="auto", single_gpu_images_per_sec=speeds)
-    found = plan(machine, msgspec.structs.replace(request, num_gpus=3)).choice
+    found = plan(machine, replace(request, num_gpus=3)).choice
     each = [
         plan(
             machine,
-            msgspec.structs.replace(
-                request, gpus=gpus, single_gpu_images_per_sec=tuple(speeds[gpu] for gpu in gpus)
-            ),
+            replace(request, gpus=gpus, single_gpu_images_per_sec=tuple(speeds[gpu] for gpu in gpus)),
         ).choice
         for gpus in combinations(range(5), 3)
     ]
@@ -263,10 +274,10 @@ def test_the_speed_of_a_gpu_is_that_with_its_own_batch() -> None:
     machine = Machine(source="live", gpus=gpus, links=links)
     request = Request(model="resnet50", variable_update="independent")
     alone = {
-        batch: plan(machine, msgspec.structs.replace(request, batch_size=batch, gpus=(0,))).choice.compute_ms
+        batch: plan(machine, replace(request, batch_size=batch, gpus=(0,))).choice.compute_ms
         for batch in (8, 64)
     }
-    together = plan(machine, msgspec.structs.replace(request, batch_size=(64, 8))).choice
+    together = plan(machine, replace(request, batch_size=(64, 8))).choice
     assert together.compute_ms == alone[64]
     assert (alone[64] or 0) < 8 * (alone[8] or 0), "a larger batch is faster for each example"
 
@@ -292,29 +303,22 @@ def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
 def test_batches_in_proportion_make_no_plan_slower(ps: str) -> None:
     speeds, batch = (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0), 3
     given: dict[str, Any] = {"single_gpu_images_per_sec": speeds, "ps": ps}
-    equal = planned(batch_size=batch, **given).choice
-    own = planned(batch_size=batches("auto", batch, speeds), **given).choice
-    assert (own.images_per_sec or 0) >= (equal.images_per_sec or 0)
+    found = there(planned(batch_size=batch, **given).unequal)
+    assert found.in_proportion.images_per_sec >= found.together.images_per_sec
+    own = planned(batch_size=found.in_proportion.batch_sizes, **given).choice
     assert (own.compute_ms or 0) * (1 + 1e-6) >= 1e3 * 7 * batch / sum(speeds), "all of them compute at most"
-
-
-def test_gpus_within_the_noise_of_two_runs_are_of_one_speed() -> None:
-    assert batches("auto", 64, (100.0, 98.0)) == (64, 64)
-    assert speed_classes({0: 100.0, 1: 150.0, 2: 98.0}) == [[1], [0, 2]]
-    assert speed_classes({0: 100.0, 1: 98.0, 2: 96.0}) == [[0, 1], [2]]
 
 
 UNEQUAL = Request(model="resnet50", batch_size=64)
 
 
 def compared(*speeds: float, request: Request = UNEQUAL) -> Unequal | None:
-    given_speeds = msgspec.structs.replace(request, single_gpu_images_per_sec=speeds)
+    given_speeds = replace(request, single_gpu_images_per_sec=speeds)
     return plan(machine_of(SEVEN), given_speeds).unequal
 
 
 def test_batches_in_proportion_use_what_a_faster_gpu_can_do() -> None:
-    found = there(compared(100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0))
-    # 448 examples: 448 x 1 / 7.5 = 59.73 each, and 448 x 1.5 / 7.5 = 89.6
+    found = there(compared(*ONE_FASTER))
     assert found.in_proportion.batch_sizes == (60, 60, 60, 60, 60, 59, 89)
     assert found.better == found.in_proportion
     assert found.use == "--batch-size 60,60,60,60,60,59,89"
@@ -330,17 +334,16 @@ def test_the_equal_ones_alone_are_named_where_a_slow_one_costs_more_than_it_brin
 
 
 def test_groups_have_the_gpu_that_holds_the_variables() -> None:
-    request = msgspec.structs.replace(UNEQUAL, ps="gpu:2")
+    request = replace(UNEQUAL, ps="gpu:2")
     found = there(compared(100.0, 100.0, 30.0, 100.0, 100.0, 100.0, 100.0, request=request))
     assert found.alone == ()
     assert found.better == found.in_proportion
 
 
 def test_a_plan_that_does_as_advised_advises_nothing_more() -> None:
-    speeds = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
-    before = there(compared(*speeds))
+    before = there(compared(*ONE_FASTER))
     for batch in ("auto", before.in_proportion.batch_sizes):
-        found = there(compared(*speeds, request=msgspec.structs.replace(UNEQUAL, batch_size=batch)))
+        found = there(compared(*ONE_FASTER, request=replace(UNEQUAL, batch_size=batch)))
         assert (found.better.batch_sizes, found.use) == (before.better.batch_sizes, "")
 
 

@@ -1,12 +1,14 @@
 """The predicted step of several hosts."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo import planner
-from gputopo.planner import HostNetwork, Request, with_predicted_steps
+from gputopo.planner import HostNetwork, Request, choice_of_hosts, with_predicted_steps
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.plan import Candidate, HostGpus, Plan
 from tests.planner.joint_machines import box
@@ -15,26 +17,29 @@ ASKED = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))
 RESNET_MB = 102.2
 
 
-def plan_of(*machines: Machine, request: Request = ASKED, gbit_per_s: float | None = 8.0) -> Plan:
+def own_plans(machines: Sequence[Machine], request: Request) -> list[Plan]:
+    """Return the plan of each host by itself."""
+    asked = msgspec.structs.replace(request, variable_update="replicated")
+    return [planner.plan(machine, asked, keep=1) for machine in machines]
+
+
+def joined(
+    own: Sequence[Plan], machines: Sequence[Machine], request: Request, gbit_per_s: float | None
+) -> Plan:
     """Return the plan of hosts over a network of this rate, each with all of its GPUs."""
-    own = [
-        planner.plan(one, msgspec.structs.replace(request, variable_update="replicated")) for one in machines
-    ]
     names = [f"n{rank}" for rank in range(1, len(machines) + 1)]
     hosts = [HostNetwork(name, one, "eth9", gbit_per_s) for name, one in zip(names, machines, strict=True)]
     gpus = tuple(
         HostGpus(host=name, gpus=one.choice.gpus, devices=len(one.choice.gpus))
         for name, one in zip(names, own, strict=True)
     )
-    most = max(one.devices for one in gpus)
-    choice = Candidate(
-        gpus=own[0].choice.gpus,
-        variable_update="replicated",
-        all_reduce="hierarchical" if most > 1 else "copy",
-        hosts=gpus,
-    )
+    choice = choice_of_hosts(msgspec.structs.replace(request, variable_update="replicated"), gpus)
     joint = msgspec.structs.replace(own[0], choice=choice, candidates=(choice,))
     return with_predicted_steps(joint, own, hosts, request, None)
+
+
+def plan_of(*machines: Machine, request: Request = ASKED, gbit_per_s: float | None = 8.0) -> Plan:
+    return joined(own_plans(machines, request), machines, request, gbit_per_s)
 
 
 def of_size(size: int) -> Machine:
@@ -85,10 +90,9 @@ def test_a_faster_network_never_makes_a_step_longer_nor_faster_than_without_one(
 ) -> None:
     asked = Request(model=model, single_gpu_images_per_sec=(300.0,))
     machines = [of_size(size) for size in sizes]
-    slow, fast = (
-        plan_of(*machines, request=asked, gbit_per_s=each).choice for each in (gbit_per_s, 2 * gbit_per_s)
-    )
-    alone = [planner.plan(one, asked).choice.step_ms or 0.0 for one in machines]
+    own = own_plans(machines, asked)
+    slow, fast = (joined(own, machines, asked, each).choice for each in (gbit_per_s, 2 * gbit_per_s))
+    alone = [one.choice.step_ms or 0.0 for one in own]
     assert (slow.step_ms or 0) >= (fast.step_ms or 0) >= max(alone) - 0.01
     assert network_ms(slow) >= network_ms(fast)
 

@@ -1,6 +1,8 @@
+"""The memory that a batch needs, and the batch that is suggested if it does not fit."""
+
 import pytest
 
-from gputopo.planner.memory import memory_need, require_memory
+from gputopo.planner import Request, plan
 from gputopo.prediction import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine, MemoryMib
@@ -8,58 +10,73 @@ from gputopo.workload import require_workload
 
 RESNET = require_workload("resnet50")
 GIB = 2**30
+VARIABLES = 3 * 4 * RESNET.parameters  # bytes of weights, gradients and momentum
 
 
-def box(**fields: object) -> Machine:
-    return Machine(source="a test", gpus=(Gpu(index=3, **fields),))  # type: ignore[arg-type]
+def check(
+    batch: int | tuple[int, ...], *gpus: Gpu, precision: str = "fp32", history: tuple[Figure, ...] = ()
+) -> None:
+    """Plan for these GPUs with a batch for each; raises UsageError if it does not fit."""
+    asked = Request(model="resnet50", batch_size=batch, precision=precision, fits=True)
+    plan(Machine(source="a test", gpus=gpus), asked, history=history)
 
 
-NEED = memory_need(RESNET, Gpu(index=0), 64, "fp32")
+def largest(gib: float, precision: str = "fp32") -> int:
+    """Return the largest batch for this memory: all but the variables is of the features."""
+    return int((gib * GIB - VARIABLES) // (RESNET.feature_bytes / (1 if precision == "fp32" else 2)))
 
 
-def test_a_batch_needs_its_features_and_three_times_the_variables() -> None:
-    assert NEED.bytes(0) == 3 * 4 * RESNET.parameters
-    assert NEED.bytes(64) - NEED.bytes(0) == 64 * RESNET.feature_bytes
-    assert memory_need(RESNET, Gpu(index=0), 64, "fp16").each == RESNET.feature_bytes / 2
+@pytest.mark.parametrize(
+    ("gpu", "gib"),
+    [
+        (Gpu(index=0, name="GeForce GTX 1070", memory_mib=MemoryMib(total=6144)), 6),
+        (Gpu(index=0, name="Tesla V100-SXM2-16GB"), 16),
+        (Gpu(index=0, name="NVIDIA H100 80GB HBM3"), 80),
+        (Gpu(index=0, name="GeForce GTX 1070"), 8),
+        (Gpu(index=0, name="GH200 480GB"), 96),
+        (Gpu(index=0, name="a GPU that no table has"), 288),
+    ],
+)
+def test_the_memory_is_as_reported_or_as_of_its_model_or_that_of_the_largest_gpu(gpu: Gpu, gib: int) -> None:
+    check(largest(gib), gpu)
+    has = f"GPU 0 has {gib} GiB{'$' if gpu.memory_mib.total else ' at most'}"
+    with pytest.raises(UsageError, match=has) as refused:
+        check(largest(gib) + 1, gpu)
+    # The suggested batch leaves a tenth of the memory.
+    assert refused.value.hint == f"use --batch-size {largest(0.9 * gib):,}"
+
+
+def test_features_of_half_the_size_need_half_of_the_memory() -> None:
+    gpu = Gpu(index=0, name="Tesla V100-SXM2-16GB")
+    check(largest(16, "fp16"), gpu, precision="fp16")
+    with pytest.raises(UsageError, match="counted from its layers"):
+        check(largest(16, "fp16") + 1, gpu, precision="fp16")
+
+
+def test_each_gpu_needs_the_memory_of_its_own_batch() -> None:
+    small, large = Gpu(index=0, name="GeForce GTX 1070"), Gpu(index=1, name="Tesla V100-SXM2-16GB")
+    check((largest(8), largest(16)), small, large)
+    with pytest.raises(UsageError, match="GPU 1 has 16 GiB"):
+        check((1, largest(16) + 1), small, large)
+
+
+def test_a_model_that_does_not_fit_has_no_batch() -> None:
+    with pytest.raises(UsageError) as refused:
+        check(64, Gpu(index=0, name="GeForce GTX 1070", memory_mib=MemoryMib(total=256)))
+    assert refused.value.hint == "use a smaller model or a GPU with more memory"
 
 
 def test_the_peak_of_the_earlier_run_with_the_nearest_batch_decides_before_what_is_counted() -> None:
-    machine = box(name="NVIDIA GeForce GTX 1070")
-    small, large = (
+    gpu = Gpu(index=3, name="NVIDIA GeForce GTX 1070")
+    history = tuple(
         Figure("GeForce GTX 1070", "resnet50", batch, "fp32", 100.0, peak_bytes=round(gib * GIB))
         for batch, gib in ((8, 7.9), (600, 4.0))
     )
-    require_memory(machine, RESNET, {3: 1000}, "fp32", [small, large])
+    check(1000, gpu, history=history)
     with pytest.raises(UsageError) as refused:
-        require_memory(machine, RESNET, {3: 1300}, "fp32", [small, large])
+        check(1300, gpu, history=history)
     # 0.29 GiB of variables, 3.71 for 600 examples: 8.3 for 1300; 6.91 left of 7.2 are 1116 examples
     assert "needs about 8.3 GiB (by the peak of an earlier run with 600, 4.0 GiB)" in refused.value.what
     assert refused.value.hint == "use --batch-size 1,116"
     with pytest.raises(UsageError, match=r"counted from its layers.*, GPU 3 has 8 GiB at most"):
-        require_memory(machine, RESNET, {3: 1000}, "bf16", [small, large])
-
-
-def test_the_largest_batch_leaves_a_tenth_of_the_memory() -> None:
-    batch = NEED.largest_batch(8 * GIB)
-    assert NEED.bytes(batch) <= 0.9 * 8 * GIB < NEED.bytes(batch + 1)
-    assert NEED.largest_batch(GIB // 4) == 0
-
-
-@pytest.mark.parametrize(
-    ("machine", "gib"),
-    [
-        (box(memory_mib=MemoryMib(total=8192)), 8),
-        (box(name="Tesla V100-SXM2-16GB"), 16),
-        (box(name="NVIDIA H100 80GB HBM3"), 80),
-        (box(name="GeForce GTX 1070"), 8),
-        (box(name="GH200 480GB"), 96),
-        (box(name="a GPU that no table has"), 288),
-    ],
-)
-def test_the_memory_is_as_reported_or_as_of_its_model_or_that_of_the_largest_gpu(
-    machine: Machine, gib: int
-) -> None:
-    fits = int((gib * GIB - NEED.fixed) // NEED.each)
-    require_memory(machine, RESNET, {3: fits, 0: 10**9}, "fp32")
-    with pytest.raises(UsageError, match=f"GPU 3 has {gib} GiB"):
-        require_memory(machine, RESNET, {3: fits + 1}, "fp32")
+        check(1000, gpu, precision="bf16", history=history)

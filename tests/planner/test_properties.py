@@ -1,11 +1,17 @@
+"""The choice of GPUs against all sets of them."""
+
+import random
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
-from gputopo.values.machine import Gpu, Machine
-from tests.matrices import link_of
+from gputopo.values.errors import NoPlanError
+from gputopo.values.machine import Gpu, GpuProcess, Machine
+from tests import there
+from tests.matrices import changed, link_of
 
 WORDS = ["NV2", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]  # nearest first
 
@@ -29,18 +35,47 @@ def cost(gpus: tuple[int, ...], places: dict[tuple[int, int], int]) -> tuple[int
 
 
 @given(machines(), st.data())
-def test_the_choice_is_that_of_brute_force(
+def test_the_choice_is_that_of_brute_force_and_candidates_stand_for_all_sets(
     drawn: tuple[dict[tuple[int, int], int], Machine], data: st.DataObject
 ) -> None:
+    """Fewest GPUs in use first, then the nearest; with the GPU that holds the variables."""
     places, machine = drawn
-    size = data.draw(st.integers(1, len(machine.gpus)))
-    prefer_pix = data.draw(st.booleans())
-    found = plan(machine, Request(num_gpus=size, prefer_pix=prefer_pix))
-    sets = list(combinations(range(len(machine.gpus)), size))
-    assert found.choice.gpus == min(sets, key=lambda gpus: (cost(gpus, places), gpus))
-    costs = [cost(candidate.gpus, places) for candidate in found.candidates]
-    assert costs == sorted(costs)
-    assert plan(machine, Request(num_gpus=size, prefer_pix=prefer_pix)) == found
+    gpus = range(len(machine.gpus))
+    size = data.draw(st.integers(1, len(gpus)))
+    required = data.draw(st.sampled_from([None, *gpus]))
+    busy = data.draw(st.sets(st.sampled_from(gpus), max_size=2))
+    for gpu in busy:
+        machine = changed(machine, gpu, processes=(GpuProcess(pid=1, name="python", kind="compute"),))
+    request = Request(
+        num_gpus=size,
+        ps="auto" if required is None else f"gpu:{required}",
+        prefer_pix=not busy and data.draw(st.booleans()),
+    )
+
+    def order(gpus: tuple[int, ...]) -> tuple[object, ...]:
+        return len({*gpus} & busy - {required}), cost(gpus, places), gpus
+
+    sets = [each for each in combinations(gpus, size) if required is None or required in each]
+    found = plan(machine, request, keep=len(sets))
+    shown = [candidate.gpus for candidate in found.candidates]
+    assert found.choice.gpus == min(sets, key=order)
+    assert shown == sorted(shown, key=order)
+    assert plan(machine, request, keep=2).candidates == found.candidates[:2]
+    if not request.prefer_pix:
+        assert sum(candidate.alike for candidate in found.candidates) == len(sets)
+
+
+def test_more_sets_than_can_be_compared_are_refused_and_alike_ones_are_not() -> None:
+    pairs = list(combinations(range(32), 2))
+    gpus = tuple(Gpu(index=index) for index in range(32))
+    words = random.Random(0)
+    near = tuple(there(link_of(a, b, words.choice(WORDS[:7]))) for a, b in pairs)
+    with pytest.raises(NoPlanError, match="more than 20000 sets of 16 GPUs differ") as refused:
+        plan(Machine(source="a test", gpus=gpus, links=near), Request(num_gpus=16))
+    assert "--gpus or --exclude" in refused.value.hint
+    alike = tuple(there(link_of(a, b, "PHB")) for a, b in pairs)
+    found = plan(Machine(source="a test", gpus=gpus, links=alike), Request(num_gpus=16))
+    assert found.choice.gpus == tuple(range(16))
 
 
 @given(machines(), st.data())

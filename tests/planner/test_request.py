@@ -1,19 +1,15 @@
+"""What a request may ask of a machine, and which GPUs can be used."""
+
 import msgspec
 import pytest
 
-from gputopo.captures.merge import merge
 from gputopo.planner import Request, plan
-from gputopo.planner.request import given_speeds, gpus_in_words
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import (
-    Fabric,
     Gpu,
-    GpuProcess,
     Machine,
     Mig,
     PciNode,
-    RemappedRows,
-    UtilizationPercent,
 )
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -23,9 +19,6 @@ def error_of(kind: type[GputopoError], machine: Machine, request: Request) -> Gp
         plan(machine, request)
     assert "\n" not in caught.value.what + caught.value.hint
     return caught.value
-
-
-COMPUTES = GpuProcess(pid=4321, kind="compute", name="python", memory_mib=9)
 
 
 BAD: list[tuple[type[GputopoError], Request, str, str]] = [
@@ -55,63 +48,18 @@ def test_a_request_that_cannot_be_met_names_what_would_do(
     assert hint in error.hint
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"lost": True}, "lost"),
-        ({"recovery_action": "reset"}, "recovery action (reset)"),
-        ({"fabric": Fabric(state="in progress")}, "not joined to its NVSwitches"),
-        ({"mig": Mig(mode=True)}, "MIG"),
-        ({"compute_mode": "PROHIBITED"}, "Prohibited"),
-        ({"remapped_rows": RemappedRows(failure=True)}, "row remapping failed"),
-        ({"compute_mode": "exclusive_process", "processes": (COMPUTES,)}, "in use by another program"),
-    ],
-)
-def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str, object], why: str) -> None:
-    machine = changed(machine_of(SEVEN), 0, **fields)
-    found = plan(machine, Request(num_gpus=2, prefer_pix=True))
-    assert found.choice.gpus == (1, 2)
-    assert found.refused[0].gpus == (0,)
-    assert why in found.refused[0].reason
-    assert plan(machine, Request()).choice.gpus == (1, 2, 3, 4, 5, 6)
-    error = error_of(NoPlanError, machine, Request(gpus=(0, 1)))
-    assert why in error.what
+def test_a_gpu_that_cannot_be_used_is_refused_with_the_others() -> None:
+    error = error_of(NoPlanError, changed(machine_of(SEVEN), 0, lost=True), Request(gpus=(0, 1)))
+    assert "lost" in error.what
     assert "1-6" in error.hint
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"processes": (COMPUTES,)},
-        {"compute_mode": "exclusive_process", "processes": (GpuProcess(pid=1, kind="graphics"),)},
-        {"compute_mode": "exclusive_process", "processes": (COMPUTES, GpuProcess(pid=2, kind="mps"))},
-        {
-            "compute_mode": "exclusive_process",
-            "processes": (GpuProcess(pid=1, kind="compute", name="nvidia-cuda-mps-server"),),
-        },
-        {"remapped_rows": RemappedRows(pending=True)},
-        {"fabric": Fabric(state="completed", status="success")},
-    ],
-)
-def test_a_gpu_that_another_program_can_be_started_on_is_left_in(fields: dict[str, object]) -> None:
-    assert plan(changed(machine_of(SEVEN), 0, **fields), Request(num_gpus=2)).refused == ()
-
-
-HELD = PciNode(address="0000:06:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci")
-
-
-def test_a_gpu_that_another_kernel_driver_holds_is_left_out_whether_it_has_a_number_or_not() -> None:
-    machine = msgspec.structs.replace(machine_of(SEVEN), pci=(HELD,))
-    found = plan(machine, Request(num_gpus=2))
-    assert found.choice.gpus == (0, 1)
-    assert found.refused[0].gpus is None
-    assert found.refused[0].reason.startswith("0000:06:00.0 excluded: bound to the kernel driver vfio-pci")
+def test_a_gpu_that_another_kernel_driver_holds_is_named_in_refusals() -> None:
+    held = PciNode(address="0000:06:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci")
+    machine = msgspec.structs.replace(machine_of(SEVEN), pci=(held,))
     assert "0000:06:00.0 excluded" in error_of(NoPlanError, machine, Request(num_gpus=8)).what
     numbered = changed(machine, 1, pci_address="0000:06:00.0")
-    found = plan(numbered, Request(num_gpus=2))
-    assert (found.choice.gpus, found.refused[0].gpus) == ((0, 2), (1,))
     assert "vfio-pci" in error_of(NoPlanError, numbered, Request(gpus=(0, 1))).what
-    assert plan(changed(numbered, 1, name="it worked"), Request(num_gpus=2)).refused == ()
 
 
 def test_the_variables_cannot_go_to_a_lost_gpu() -> None:
@@ -123,31 +71,10 @@ def test_a_machine_without_gpus_has_no_plan() -> None:
     assert "--from" in error_of(NoPlanError, Machine(source="a test"), Request(num_gpus=1)).hint
 
 
-def test_gpus_are_named_in_words() -> None:
-    assert gpus_in_words((3,)) == "GPU 3"
-    assert gpus_in_words((0, 1, 2)) == "GPUs 0, 1 and 2"
-
-
-def test_a_reduction_that_is_asked_for_means_copies_on_every_gpu() -> None:
-    chosen = plan(machine_of(SEVEN), Request(num_gpus=2, all_reduce="xring#2")).choice
-    assert (chosen.variable_update, chosen.all_reduce, chosen.ps_device) == ("replicated", "ring#2", None)
-
-
 def test_a_reduction_without_copies_is_refused() -> None:
     error = error_of(UsageError, machine_of(SEVEN), Request(all_reduce="ring", variable_update="independent"))
     assert "nothing is reduced" in error.what
     assert "--variable-update replicated" in error.hint
-
-
-def test_a_hierarchical_reduction_names_its_groups_by_the_machines_gpus() -> None:
-    def said(gpus: tuple[int, ...], reduction: str = "hierarchical") -> str:
-        reasons = plan(machine_of(SEVEN), Request(gpus=gpus, all_reduce=reduction)).choice.reasons
-        return " ".join(reason for reason in reasons if "group" in reason)
-
-    assert "2 groups of close GPUs (GPUs 6 and 4; GPU 0)" in said((6, 0, 4))
-    assert "one group" in said((3, 4, 5, 6))
-    assert said((6,)) == ""
-    assert said((6, 0, 4), "ring") == ""
 
 
 def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
@@ -155,23 +82,3 @@ def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
     error = error_of(NoPlanError, split, Request())
     assert error.what.startswith("the only GPU cannot be used; GPU 0 excluded: in MIG mode")
     assert error.hint == "see gputopo inspect"
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_gpu_that_was_lost_in_one_of_several_captures_is_left_out(order: int) -> None:
-    whole = machine_of(SEVEN)
-    idle, busy = (changed(whole, 2, utilization_percent=UtilizationPercent(gpu=load)) for load in (0, 99))
-    captures = [idle, changed(busy, 3, lost=True)][::order]
-    refused = plan(merge(captures), Request(num_gpus=2)).refused
-    assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 excluded: lost, no answer"]
-
-
-def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
-    assert given_speeds([10.0], [0, 2, 5]) == {0: 10.0, 2: 10.0, 5: 10.0}
-    assert given_speeds([1.0, 2.0, 3.0], [0, 2, 5]) == {0: 1.0, 2: 2.0, 5: 3.0}
-    assert given_speeds([], [0, 1]) == {}
-
-
-def test_numbers_for_other_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 numbers for 3 GPUs"):
-        given_speeds([1.0, 2.0], [0, 1, 2])

@@ -3,14 +3,22 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+import msgspec
 from hypothesis import strategies as st
 
-from gputopo.prediction import ModelCosts, Paths, Placement, ProgramConstants
-from gputopo.prediction.gradients import TRAFFIC, GradientBlock
-from gputopo.prediction.links.paths import HostLink, PairPath
-from gputopo.prediction.links.shared_links import Uplink
+from gputopo.prediction import (
+    GradientBlock,
+    ModelCosts,
+    Paths,
+    Placement,
+    ProgramConstants,
+    StepPredictor,
+    require_program,
+)
+from gputopo.prediction.links import HostLink, PairPath, Uplink
+from gputopo.values.run.all_reduce import NAMES
 
-REDUCTIONS = tuple(TRAFFIC)
+REDUCTIONS = tuple(name for name in NAMES if Placement("replicated", None, name).traffic is not None)
 RATES = st.floats(0.5, 200.0)
 SHARES = st.floats(0.5, 1.0)  # both directions of their sum
 
@@ -43,17 +51,24 @@ def programs() -> st.SearchStrategy[ProgramConstants]:
 
 def models() -> st.SearchStrategy[ModelCosts]:
     """Return models of one to eight blocks with one or two variables each."""
-    block = st.tuples(st.lists(st.integers(4, 10**8), min_size=1, max_size=2), st.floats(0.01, 1.0))
+    block = st.tuples(st.lists(st.integers(1, 25 * 10**6), min_size=1, max_size=2), st.floats(0.01, 1.0))
     return st.lists(block, min_size=1, max_size=8).map(_model)
 
 
 def _model(parts: Sequence[tuple[Sequence[int], float]]) -> ModelCosts:
     whole = sum(cost for _, cost in parts)
     return ModelCosts(
-        tuple(GradientBlock(sum(sizes), cost / whole) for sizes, cost in parts),
+        tuple(GradientBlock(4 * sum(sizes), cost / whole) for sizes, cost in parts),
         tuple(size for sizes, _ in parts for size in sizes),
         tuple(f"block{number}" for number in range(len(parts))),
     )
+
+
+def through(blocks: Sequence[GradientBlock], overlap: float, seconds_per_byte: float) -> tuple[float, ...]:
+    """Return when the gradients of each block, the last one first, are through a link; backward: a second."""
+    program = msgspec.structs.replace(require_program("gputopo"), overlap=overlap)
+    predictor = StepPredictor(ModelCosts(tuple(blocks), ()), program, Paths({}, {}, ()))
+    return predictor.terms(Placement("independent"), 1).line.through(seconds_per_byte)
 
 
 @st.composite

@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction import Paths, Placement
-from gputopo.prediction.gradients import GradientBlock
-from gputopo.prediction.links.flows import GB, Flows
-from gputopo.prediction.links.paths import Resource
+from gputopo.prediction import GradientBlock, Paths, Placement
+from gputopo.prediction.links import GB, Flows, Resource
 
 _DONE = 1e-9  # of a byte
 

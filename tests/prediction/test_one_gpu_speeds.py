@@ -9,14 +9,16 @@ import msgspec
 import pytest
 
 from gputopo.captures import read_bundled
-from gputopo.prediction import Figure, Speed, single_gpu_speeds
-from gputopo.prediction.one_gpu_speeds import (
+from gputopo.prediction import (
+    Figure,
     OneGpuJob,
+    Speed,
     one_gpu_figures,
     published_speed,
+    single_gpu_speeds,
 )
 from gputopo.reference import expected_gpu
-from gputopo.runs.past_runs import past_speeds
+from gputopo.runs import Past, measured_before
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
@@ -148,28 +150,27 @@ def run(name: str = GTX_1080, *, devices: int = 1, **changed: Any) -> Result:
     return msgspec.structs.replace(result, **changed)
 
 
-def test_a_given_speed_counts_before_any_other_and_its_range_is_that_of_two_runs() -> None:
-    found = speed(Gpu(index=0, name=GTX_1080), given={0: 150.0}, history=past_speeds([run()]))
-    assert (found.images_per_sec, found.basis) == (150.0, "given")
-    assert (found.low, found.high) == pytest.approx((150 / 1.03, 150 * 1.03))
+def figures_of(*runs: Result) -> tuple[Figure, ...]:
+    past = [Past(result=result, finished_at=0.0, folder="", fingerprint="") for result in runs]
+    return measured_before(machine(Gpu(index=0, name=GTX_1080)), past, lambda model: None)[0]
 
 
-def test_an_earlier_run_of_one_gpu_counts_before_published_figures() -> None:
-    found = speed(Gpu(index=0, name=f"NVIDIA {GTX_1080}"), history=past_speeds([run()]))
-    assert found.images_per_sec == 140.0
-    assert [found.low, found.high] == pytest.approx([140 / 1.05, 140 * 1.05])
-    assert found.basis == "history"
-    assert found.source == "measured here: a run on one GeForce GTX 1080, batch 64"
+def test_a_given_speed_counts_before_earlier_runs_and_these_before_published_figures() -> None:
+    gpu, history = Gpu(index=0, name=f"NVIDIA {GTX_1080}"), figures_of(run())
+    given, ran = speed(gpu, given={0: 150.0}, history=history), speed(gpu, history=history)
+    assert (given.images_per_sec, given.basis) == (150.0, "given")
+    assert (given.low, given.high) == pytest.approx((150 / 1.03, 150 * 1.03))
+    assert (ran.images_per_sec, ran.basis) == (140.0, "history")
+    assert (ran.low, ran.high) == pytest.approx((140 / 1.05, 140 * 1.05))
+    assert ran.source == "measured here: a run on one GeForce GTX 1080, batch 64"
+    scaled = speed(gpu, batch=16, history=history)
+    assert 120.0 < scaled.images_per_sec < 140.0
+    assert scaled.source == "measured here: runs on one GeForce GTX 1080, batch 64, scaled to 16"
 
 
-def test_a_run_with_another_batch_is_scaled() -> None:
-    found = speed(Gpu(index=0, name=GTX_1080), batch=16, history=past_speeds([run()]))
-    assert 120.0 < found.images_per_sec < 140.0
-    assert found.source == "measured here: runs on one GeForce GTX 1080, batch 64, scaled to 16"
-
-
-def test_runs_of_other_jobs_and_gpus_do_not_count() -> None:
-    for other in [
+@pytest.mark.parametrize(
+    "other",
+    [
         run("GeForce GTX 1070"),
         run(devices=2),
         run(status="failed"),
@@ -180,8 +181,10 @@ def test_runs_of_other_jobs_and_gpus_do_not_count() -> None:
         run(spec={**run().spec, "precision": {"compute": "fp16"}}),
         run(spec={**run().spec, "task": "forward"}),
         run(spec={**run().spec, "data": {"folder": "/data"}}),
-    ]:
-        assert speed(Gpu(index=0, name=GTX_1080), history=past_speeds([other])).basis == "datasheet"
+    ],
+)
+def test_runs_of_other_jobs_and_gpus_do_not_count(other: Result) -> None:
+    assert speed(Gpu(index=0, name=GTX_1080), history=figures_of(other)).basis == "datasheet"
 
 
 def test_time_marks_of_runs_on_several_gpus_count_if_none_ran_alone() -> None:

@@ -1,47 +1,67 @@
 """The timeline of a step in words and milliseconds."""
 
+from itertools import combinations
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.prediction import ModelCosts, Paths, ProgramConstants, StepPredictor, step_timeline
-from gputopo.prediction.links.flows import in_words
-from gputopo.prediction.links.paths import Resource
-from gputopo.prediction.links.shared_links import Uplink
-from gputopo.prediction.timeline import group_in_words
+from gputopo.prediction import (
+    GradientBlock,
+    ModelCosts,
+    Paths,
+    Placement,
+    ProgramConstants,
+    StepPredictor,
+    require_program,
+    step_timeline,
+)
+from gputopo.prediction.links import HostLink, PairPath, Resource, Uplink, in_words
 from tests.prediction.invented import machines, models, placings, programs
 
 
-def test_links_that_carry_the_same_are_named_together() -> None:
-    cases: list[tuple[list[Resource], str]] = [
-        ([("up", 3)], "link of GPU 3, sending"),
-        ([("up", 3), ("up", 0), ("up", 1)], "link of GPUs 0-1,3, sending"),
-        ([("uplink up", 0)], "uplink of GPUs 0-1, to the host"),
-        ([("nvlink", 0, 1), ("nvlink", 1, 0)], "NVLink 0 to 1 and 1 alike"),
-    ]
-    for alike, shown in cases:
-        paths = Paths({}, {}, (Uplink(frozenset({0, 1}), 12.0),))
-        assert group_in_words(alike, paths, on_host=False) == shown
+@pytest.mark.parametrize(
+    ("resource", "on_host", "words"),
+    [
+        (("up", 3), True, "GPU 3 to the host"),
+        (("down", 3), True, "the host to GPU 3"),
+        (("up", 3), False, "link of GPU 3, sending"),
+        (("down", 3), False, "link of GPU 3, receiving"),
+        (("uplink up", 0), False, "uplink of GPUs 0-3"),
+        (("nvlink", 0, 1), False, "NVLink 0 to 1"),
+        (("pair", 0, 5), False, "path from GPU 0 to 5"),
+        (("nvlink out", 1), False, "NVLinks of GPU 1, sending"),
+        (("host",), True, "gradients added on the CPU"),
+    ],
+)
+def test_resources_are_in_words(resource: Resource, on_host: bool, words: str) -> None:
+    paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0),))
+    assert in_words(resource, paths, on_host=on_host) == words
 
 
-def test_resources_are_in_words() -> None:
-    for resource, place, shown in [
-        (("up", 3), "cpu", "GPU 3 to the host"),
-        (("down", 3), "cpu", "the host to GPU 3"),
-        (("up", 3), "gpu:0", "link of GPU 3, sending"),
-        (("down", 3), "gpu:0", "link of GPU 3, receiving"),
-        (("uplink up", 0), "gpu:0", "uplink of GPUs 0-3"),
-        (("nvlink", 0, 1), "gpu:0", "NVLink 0 to 1"),
-        (("pair", 0, 5), "gpu:0", "path from GPU 0 to 5"),
-        (("nvlink out", 1), "gpu:0", "NVLinks of GPU 1, sending"),
-        (("host",), "cpu", "gradients added on the CPU"),
-    ]:
-        paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0),))
-        assert in_words(resource, paths, on_host=place == "cpu") == shown
+@pytest.mark.parametrize(
+    ("kind", "ps", "shown"),
+    [
+        ("direct", "cpu", {"GPUs 0-3 to the host", "uplink of GPUs 0-3, to the host"}),
+        ("direct", "gpu:1", {"link of GPUs 0,2-3, sending", "link of GPU 1, sending"}),
+        ("nvlink", "gpu:spread", {"NVLink 1 to 0 and 11 alike"}),
+    ],
+)
+def test_links_that_carry_the_same_are_named_together(
+    kind: Literal["direct", "nvlink"], ps: str, shown: set[str]
+) -> None:
+    hosts = {gpu: HostLink(12.0, 12.0, "link") for gpu in range(4)}
+    pairs = {pair: PairPath(kind, 10.0, "link") for pair in combinations(range(4), 2)}
+    paths = Paths(hosts, pairs, (Uplink(frozenset(range(4)), 24.0),))
+    model = ModelCosts((GradientBlock(4_000_000, 1.0),), (1_000_000,), ("all",))
+    predictor = StepPredictor(model, require_program("gputopo"), paths)
+    line = step_timeline(predictor, range(4), 0.1, Placement("parameter_server", ps))
+    assert shown <= {one.resource for one in line.resources}
 
 
 @given(machines(), models(), programs(), st.floats(1e-3, 2.0), st.data())
-def test_its_parts_are_those_of_the_prediction(
+def test_its_parts_are_those_of_the_prediction_and_gradients_come_in_order(
     paths: Paths, model: ModelCosts, program: ProgramConstants, compute_s: float, data: st.DataObject
 ) -> None:
     gpus = sorted(paths.hosts)
@@ -59,15 +79,6 @@ def test_its_parts_are_those_of_the_prediction(
     if placing.traffic != "none":
         assert waits == pytest.approx(found.weights_ms, abs=1e-3)
         assert max(one.through_ms for one in found.resources) == pytest.approx(last, abs=1e-3)
-
-
-@given(machines(), models(), programs(), st.data())
-def test_no_gradient_is_through_before_it_is_ready_or_before_those_ahead(
-    paths: Paths, model: ModelCosts, program: ProgramConstants, data: st.DataObject
-) -> None:
-    gpus = sorted(paths.hosts)
-    placing = data.draw(st.sampled_from(placings(gpus)))
-    blocks = step_timeline(StepPredictor(model, program, paths), gpus, 1.0, placing).blocks
-    assert [one.block for one in blocks] == list(reversed(model.names))
-    assert all(one.ready_ms <= one.through_ms for one in blocks)
-    assert [one.through_ms for one in blocks] == sorted(one.through_ms for one in blocks)
+    assert [one.block for one in found.blocks] == list(reversed(model.names))
+    assert all(one.ready_ms <= one.through_ms for one in found.blocks)
+    assert [one.through_ms for one in found.blocks] == sorted(one.through_ms for one in found.blocks)

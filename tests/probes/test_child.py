@@ -1,3 +1,4 @@
+import copy
 import mmap
 import os
 import select
@@ -10,18 +11,23 @@ from contextlib import contextmanager
 
 import pytest
 
-from gputopo.probes import child
-from gputopo.probes.child import CallLimits, Channel, DriverChild
+from gputopo.probes import CallLimits, Channel, DriverChild
 
 Work = Callable[[Channel], None]
+Poll = Callable[[select.poll], tuple[bool, float]]
 # Of what returns: never reached, however busy the machine is.
 PATIENT = CallLimits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
 HANGS_S = {"start_s": 0.6, "call_s": 0.3, "nvml_s": 0.2}
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "NVML_LIMITS", PATIENT)
+def patiently(lines: select.poll) -> tuple[bool, float]:
+    """Wait for lines; no time passes, however busy the machine is."""
+    return bool(lines.poll(10)), 0.0
+
+
+def hurriedly(lines: select.poll) -> tuple[bool, float]:
+    """Wait for lines; a tenth of a second passes in a few milliseconds. For what never returns."""
+    return bool(lines.poll(3)), 0.1
 
 
 def gone(pid: int) -> bool:
@@ -33,8 +39,10 @@ def gone(pid: int) -> bool:
 
 
 @contextmanager
-def running(work: Work, limits: CallLimits | None = PATIENT) -> Iterator[tuple[DriverChild, int]]:
-    with DriverChild(work, limits) as one:
+def running(
+    work: Work, limits: CallLimits | None = PATIENT, poll: Poll = patiently
+) -> Iterator[tuple[DriverChild, int]]:
+    with DriverChild(work, limits, poll) as one:
         pid = one.pid
         assert pid is not None
         yield one, pid
@@ -50,7 +58,7 @@ def answered(work: Work) -> list[bytes]:
 
 
 def stopped(work: Work, **limits_s: float) -> tuple[list[bytes], str]:
-    with running(work, PATIENT._replace(**limits_s)) as (one, _):
+    with running(work, PATIENT._replace(**limits_s), hurriedly) as (one, _):
         found = [line for line in one.lines() if line]
         assert one.stop is not None
         return found, one.stop.text
@@ -139,24 +147,42 @@ def test_calls_that_all_return_may_not_take_for_ever() -> None:
         while True:
             channel.nvml.begin("nvmlDeviceGetName", "0")
             channel.put("still")
-            time.sleep(0.02)
 
-    with running(work, None) as (one, _):
+    def poll(lines: select.poll) -> tuple[bool, float]:
+        has_lines = bool(lines.poll(10))
+        return has_lines, 0.1 if has_lines else 0.0
+
+    with running(work, None, poll) as (one, _):
         assert one.answer(0.5)
         assert one.stop is not None
         assert one.stop.text.endswith("the driver did not give all answers within 0.5 s")
 
 
 def test_calls_that_return_are_news_however_long_they_take_together() -> None:
+    looks = mmap.mmap(-1, 2)  # how often the parent looked, and the child saw it
+
     def work(channel: Channel) -> None:
-        for _ in range(24):
+        for number in range(24):
             channel.cuda.begin("cuEventQuery", "0")
-            time.sleep(0.05)
+            looks[1] = number
+            while looks[0] == number:
+                pass
             channel.cuda.end()
         channel.put("done")
         os._exit(0)
 
-    assert stopped(work, call_s=1.0) == ([b'"done"'], "the measuring process ended with exit code 0")
+    def poll(lines: select.poll) -> tuple[bool, float]:
+        if looks[0] < 24:
+            while looks[1] < looks[0]:
+                pass
+            looks[0] += 1
+            return False, 0.9
+        return patiently(lines)
+
+    with running(work, PATIENT._replace(call_s=1.0), poll) as (one, _):
+        assert list(filter(None, one.lines())) == [b'"done"']
+        assert one.stop is not None
+        assert one.stop.text == "the measuring process ended with exit code 0"
 
 
 def test_a_child_that_makes_no_call_and_writes_nothing_is_given_up() -> None:
@@ -240,12 +266,13 @@ def test_an_interrupt_ends_the_work_and_no_line_is_halved() -> None:
 
 
 def test_a_child_that_cannot_be_killed_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "reaped", lambda pid, wait_s: None)
-    with DriverChild(lambda channel: time.sleep(60), PATIENT) as one:
+    monkeypatch.setattr(os, "waitpid", lambda pid, flags: (0, 0))
+    with DriverChild(lambda channel: time.sleep(60), PATIENT._replace(end_s=0.01, reap_s=0.01)) as one:
         pid = one.pid
         one.finish()
         assert one.abandoned == pid
         assert list(one.lines()) == []
+    monkeypatch.undo()
     assert pid is not None
     os.waitpid(pid, 0)
 
@@ -258,7 +285,7 @@ def test_the_end_is_waited_for_a_little() -> None:
 
 _HANGS = """
 import os, time
-from gputopo.probes.child import DriverChild
+from gputopo.probes import DriverChild
 
 def work(channel):
     channel.nvml.begin("nvmlInit")
@@ -286,30 +313,30 @@ def test_the_child_ends_with_its_parent_at_once(signum: signal.Signals) -> None:
         assert gone(pid)
 
 
-def test_the_time_of_a_call_does_not_count_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_call_does_not_count_for_the_next_one() -> None:
     """The next call may begin between two readings of the slot: its name is there before its number."""
     released = mmap.mmap(-1, 1)
+    steps = iter([("nvmlInit", 0, 0.0), ("nvmlInit", 0, 12.0), ("nvmlDeviceGetName", 1, 0.0)])
 
     def work(channel: Channel) -> None:
-        for place, function in enumerate(("nvmlInit", "nvmlDeviceGetName")):
-            channel.nvml.begin(function)
+        with_same_number = copy.copy(channel.nvml)
+        for place, (slot, function) in enumerate(
+            ((channel.nvml, "nvmlInit"), (with_same_number, "nvmlDeviceGetName"))
+        ):
+            slot.begin(function)
             while released[0] == place:
                 pass
         channel.done()
 
-    with running(work, PATIENT._replace(nvml_s=10.0)) as (one, _):
-        steps = iter([("nvmlInit", 0, 0.0), ("nvmlInit", 0, 12.0), ("nvmlDeviceGetName", 1, 0.0)])
+    def poll(lines: select.poll) -> tuple[bool, float]:
+        if (step := next(steps, None)) is None:
+            released[0] = 2
+            return patiently(lines)
+        function, released[0], passed_s = step
+        while one.call()[0] != function:
+            pass
+        return False, passed_s
 
-        def look(lines: select.poll) -> tuple[bool, float]:
-            if (step := next(steps, None)) is None:
-                released[0] = 2
-                return bool(lines.poll(1)), 0.0
-            function, released[0], passed_s = step
-            while one.call()[0] != function:
-                pass
-            return False, passed_s
-
-        monkeypatch.setattr(child, "look", look)
-        monkeypatch.setattr(child.CallSlot, "changes", lambda slot: b"")
+    with DriverChild(work, PATIENT._replace(nvml_s=10.0), poll) as one:
         assert one.answer() == []
         assert one.stop is None

@@ -1,12 +1,10 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from gputopo.probes import HostReader
-from gputopo.probes.process_tree import ProcessTree, is_descendant
 from gputopo.values.run.events import HostLoad
 from tests.kit.sysfs import write_files
 
@@ -100,50 +98,44 @@ def stat(pid: int, parent: int, *ticks: int) -> dict[str, str]:
     }
 
 
-def box(tmp_path: Path) -> Path:
-    write_files(
-        tmp_path,
-        {
-            **stat(1, 0, 900, 900, 900, 900),
-            **stat(10, 1, 1, 2, 3, 4),
-            **stat(11, 10, 10, 20, 0, 0),
-            **stat(12, 11, 100, 0, 0, 200),
-            **stat(20, 1, 5000, 0, 0, 0),
-        },
-    )
-    return tmp_path
+CHILDREN = {  # as kernels list them that do
+    "proc/10/task/10/children": "11 ",
+    "proc/11/task/11/children": "",
+    "proc/11/task/19/children": "12",
+}
 
 
-def test_cpu_time_is_that_of_a_process_and_all_below_it_and_of_those_that_ended(tmp_path: Path) -> None:
-    assert ProcessTree(10, box(tmp_path)).cpu_ticks() == 1 + 2 + 3 + 4 + 30 + 300
-
-
-def test_where_the_kernel_lists_children_these_are_read(tmp_path: Path) -> None:
-    children = {
-        "proc/10/task/10/children": "11 ",
-        "proc/11/task/11/children": "",
-        "proc/11/task/19/children": "12",
+def processes(*ticks: int) -> dict[str, str]:
+    """What /proc shows of five processes: 10 to 12 descend from one another."""
+    return {
+        "proc/stat": "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n",
+        **stat(1, 0, 900, 900, 900, 900),
+        **stat(10, 1, 1, 2, 3, 4),
+        **stat(11, 10, *ticks),
+        **stat(12, 11, 100, 0, 0, 200),
+        **stat(20, 1, 5000, *ticks[1:]),
     }
-    write_files(box(tmp_path), children)
-    assert ProcessTree(10, tmp_path).cpu_ticks() == 1 + 2 + 3 + 4 + 30 + 300
 
 
-def test_a_process_that_has_ended_counts_nothing_and_no_proc_is_unknown(tmp_path: Path) -> None:
-    assert ProcessTree(99, box(tmp_path)).cpu_ticks() is None
-    (tmp_path / "empty/proc").mkdir(parents=True)
-    assert ProcessTree(10, tmp_path / "empty").cpu_ticks() is None
-
-
-def test_a_child_descends_from_this_process_and_this_process_not_from_it() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert is_descendant(child.pid, os.getpid())
-        assert not is_descendant(os.getpid(), child.pid)
-        assert not is_descendant(999_999_999, os.getpid())
-        child.communicate(b"\n")
+@pytest.mark.parametrize("listed", [{}, CHILDREN])
+@pytest.mark.parametrize(("pid", "share"), [(10, 0.5), (12, 0.0), (99, None)])
+def test_cpu_time_is_that_of_a_process_and_all_below_it_and_of_those_that_ended(
+    listed: dict[str, str], pid: int, share: float | None, tmp_path: Path
+) -> None:
+    seconds = [100.0]
+    write_files(tmp_path, processes(10, 20, 0, 0) | listed)
+    host = HostReader(pid, tmp_path, clock=lambda: seconds[-1])
+    write_files(tmp_path, processes(10 + 20, 20 + 10, 15, 5))
+    seconds.append(101.0)
+    assert host.read().run_cpu_share == share
 
 
 def test_this_process_agrees_with_psutil() -> None:
-    times = psutil.Process().cpu_times()
-    ticks = ProcessTree(os.getpid()).cpu_ticks()
-    assert ticks is not None
-    assert ticks / os.sysconf("SC_CLK_TCK") >= times.user + times.system - 0.05
+    seconds = [100.0]
+    host, before = HostReader(clock=lambda: seconds[-1]), psutil.Process().cpu_times()
+    while (spent := psutil.Process().cpu_times()).user - before.user < 0.1:
+        pass
+    seconds.append(101.0)
+    load = host.read()
+    passed_s = spent.user + spent.system - before.user - before.system
+    assert (load.run_cpu_share or 0.0) * (load.cores or 0) >= passed_s - 0.05

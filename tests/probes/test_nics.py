@@ -1,12 +1,15 @@
+import ctypes
+import fcntl
 import struct
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes import ethtool
-from gputopo.probes.nics import peer_memory_module, read_network
+from gputopo.probes import max_rate, read_network, read_tree
 from gputopo.values.machine import NicPort
 from tests.kit.specs import NicSpec, PortSpec
 from tests.kit.sysfs import write_files, write_network
@@ -96,16 +99,14 @@ def test_no_address_of_hardware_is_read(tmp_path: Path) -> None:
     ("module", "found"), [("nvidia_peermem", True), ("nv_peer_mem", True), ("ib_core", False)]
 )
 def test_the_module_of_gpudirect_rdma_is_one_of_two(module: str, found: bool, tmp_path: Path) -> None:
-    assert peer_memory_module(tmp_path) is None
+    assert read_tree(tmp_path).driver.peer_memory_module is None
     write_files(tmp_path / "sys/module" / module, {"refcnt": 1})
-    assert peer_memory_module(tmp_path) == (module if found else "none")
+    assert read_tree(tmp_path).driver.peer_memory_module == (module if found else "none")
 
 
 @given(st.text(max_size=30))
 def test_any_text_in_the_files_gives_facts_or_reasons(text: str) -> None:
     """The reading of a port is total: whatever a driver writes."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         place = card(root, PortSpec("ib0"))
@@ -130,28 +131,27 @@ def test_any_text_in_the_files_gives_facts_or_reasons(text: str) -> None:
     ],
 )
 def test_the_rate_is_that_of_the_fastest_mode_and_unknown_where_a_mode_is(
-    bits: tuple[int, ...], rate: float | str
+    bits: tuple[int, ...], rate: float | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mask = sum(1 << bit for bit in bits)
-    words = b"".join((mask >> shift & 0xFFFFFFFF).to_bytes(4, "little") for shift in range(0, 160, 32))
-    assert ethtool.rate_of(words) == rate
+    """As linux/ethtool.h has it: first the kernel answers how many words of a mask it has, negative."""
+    asked: list[int] = []
+
+    def ioctl(_socket: object, number: int, request: bytes) -> None:
+        assert (number, request[:4]) == (0x8946, b"eth0")
+        (address,) = struct.unpack_from("P", request, 16)
+        words = ctypes.c_byte.from_address(address + 15)
+        asked.append(words.value)
+        words.value = -words.value or -5
+        if len(asked) == 2:
+            mask = sum(1 << bit for bit in bits).to_bytes(20, sys.byteorder)
+            ctypes.memmove(address + 48, mask, len(mask))
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    assert (max_rate("eth0"), asked) == (rate, [0, 5])
 
 
 def test_an_interface_that_there_is_not_gives_a_reason() -> None:
-    assert str(ethtool.max_rate("no-such-if0")).startswith("ETHTOOL_")
-
-
-def test_link_modes_are_asked_for_in_as_many_words_as_the_kernel_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def ask(_door: object, _interface: str, words: int) -> bytes:
-        asked.append(words)
-        head = bytearray(ethtool._HEAD_BYTES)
-        struct.pack_into("b", head, ethtool._WORDS_AT, -words or -3)
-        return bytes(head) + struct.pack("=3I", 0, 1 << 4, 0)
-
-    monkeypatch.setattr(ethtool, "read_link_settings", ask)
-    assert (ethtool.max_rate("eth0"), asked) == (100.0, [0, 3])
+    assert str(max_rate("no-such-if0")).startswith("ETHTOOL_")
 
 
 @pytest.mark.parametrize(("speed", "rate"), [(25_000, 25.0), (0, None), (65_535, None), (2**32 - 1, None)])

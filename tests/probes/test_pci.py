@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes.aer_acs import aer_total, host_acs, read_acs, read_aer
-from gputopo.probes.pci import interface_name, read_pci
+from gputopo.probes import read_tree
 from gputopo.reference import address_order, generation_of, parse_link_speed, parse_link_width
 from gputopo.topology import slower_bridge
 from gputopo.values.fields import kernel_address
@@ -17,6 +16,10 @@ from tests.kit.scenarios import SCENARIOS, LinkSpec
 from tests.kit.sysfs import config_space, write_aer, write_files, write_function, write_tree
 
 GPU = ("10de", "20b0", "030200")
+
+
+def read_pci(root: Path) -> tuple[PciNode, ...]:
+    return read_tree(root).pci
 
 
 def addresses(nodes: tuple[PciNode, ...]) -> list[str]:
@@ -152,16 +155,10 @@ def test_only_widths_that_exist_are_read(text: str | None, width: int | None) ->
 
 @given(st.text())
 def test_no_text_breaks_the_readers_of_small_files(text: str) -> None:
-    speed, width, address, total = (
-        parse_link_speed(text),
-        parse_link_width(text),
-        kernel_address(text),
-        aer_total(text),
-    )
+    speed, width, address = parse_link_speed(text), parse_link_width(text), kernel_address(text)
     assert speed is None or speed >= 0
     assert width is None or width in (1, 2, 4, 8, 12, 16, 32)
     assert address is None or kernel_address(address) == address
-    assert total is None or total >= 0
 
 
 @given(st.integers(0, 0xFFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
@@ -180,14 +177,14 @@ def test_generations_follow_from_speeds(speed: float | None, number: int | None)
     assert generation_of(speed) == number
 
 
-def write_way(root: Path, links: list[LinkSpec | None]) -> str:
-    """Write a GPU under bridges, the root port first, and return the GPU's address."""
+def write_way(root: Path, links: list[LinkSpec | None]) -> Path:
+    """Write a GPU under bridges, the root port first, and return the GPU's folder."""
     place = "pci0000:00"
     for number, link in enumerate(links):
         place += f"/0000:{number:02x}:00.0"
         last = number == len(links) - 1
         write_function(root, place, *(GPU if last else ("10b5", "8747", "060400")), link)
-    return place.rpartition("/")[2]
+    return root / "sys/devices" / place
 
 
 @pytest.mark.parametrize(
@@ -209,8 +206,8 @@ def write_way(root: Path, links: list[LinkSpec | None]) -> str:
 def test_the_nearest_bridge_that_is_slower_than_the_card_is_named(
     tmp_path: Path, bridges: list[LinkSpec | None], limit: str | None
 ) -> None:
-    gpu = write_way(tmp_path, [*bridges, LinkSpec(max_speed=16.0)])
-    assert slower_bridge({node.address: node for node in read_pci(tmp_path)}, gpu) == limit
+    write_way(tmp_path, [*bridges, LinkSpec(max_speed=16.0)])
+    assert read_tree(tmp_path).gpus[0].pcie.limiting_hop == limit
 
 
 def test_bridges_in_a_circle_end() -> None:
@@ -221,11 +218,10 @@ def test_bridges_in_a_circle_end() -> None:
 
 def test_a_card_is_named_by_its_infiniband_device_before_its_network_interface(tmp_path: Path) -> None:
     folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", "15b3", "1013", "020700")
-    assert interface_name(tmp_path, "0000:01:00.0") is None
-    (folder / "net/ib0").mkdir(parents=True)
-    assert interface_name(tmp_path, "0000:01:00.0") == "ib0"
-    (folder / "infiniband/mlx5_0").mkdir(parents=True)
-    assert interface_name(tmp_path, "0000:01:00.0") == "mlx5_0"
+    for place, name in ((None, None), ("net/ib0", "ib0"), ("infiniband/mlx5_0", "mlx5_0")):
+        if place is not None:
+            (folder / place).mkdir(parents=True)
+        assert read_tree(tmp_path).nics[0].name == name
 
 
 @pytest.mark.skipif(not os.path.isdir("/sys/bus/pci/devices"), reason="this machine has no PCI in /sys")
@@ -236,20 +232,12 @@ def test_the_tree_of_this_machine_is_whole() -> None:
     assert all(node.root for node in nodes)
 
 
-def with_config(folder: Path, config: bytes) -> str:
-    (folder / "config").write_bytes(config)
-    return str(folder)
-
-
-def header(number: int, following: int) -> bytes:
-    return (number | 1 << 16 | following << 20).to_bytes(4, "little")
-
-
 def test_one_file_that_is_not_there_costs_only_its_own_count(tmp_path: Path) -> None:
-    assert read_aer(str(tmp_path)) is None
-    write_aer(tmp_path, (7, 0, 1))
-    (tmp_path / "aer_dev_nonfatal").unlink()
-    assert read_aer(str(tmp_path)) == {"correctable": 7, "fatal": 1}
+    gpu = write_way(tmp_path, [None])
+    assert read_pci(tmp_path)[0].aer is None
+    write_aer(gpu, (7, 0, 1))
+    (gpu / "aer_dev_nonfatal").unlink()
+    assert read_pci(tmp_path)[0].aer == {"correctable": 7, "fatal": 1}
 
 
 @pytest.mark.parametrize(
@@ -262,100 +250,103 @@ def test_one_file_that_is_not_there_costs_only_its_own_count(tmp_path: Path) -> 
         ("no numbers here", None),
     ],
 )
-def test_the_sum_is_read_or_made(text: str, total: int | None) -> None:
-    assert aer_total(text) == total
+def test_the_sum_is_read_or_made(text: str, total: int | None, tmp_path: Path) -> None:
+    write_files(write_way(tmp_path, [None]), {"aer_dev_correctable": text})
+    assert (read_pci(tmp_path)[0].aer or {}).get("correctable") == total
+
+
+def acs(root: Path, *configs: bytes | None) -> str | None:
+    """Write a GPU under bridges with these config spaces (None: no file), and return the machine's ACS.
+
+    If it is not known, the reason.
+    """
+    gpu = write_way(root, [*[None] * len(configs), None])
+    for bridge, config in zip(reversed(gpu.parents[: len(configs)]), configs, strict=True):
+        if config is not None:
+            (bridge / "config").write_bytes(config)
+    machine = read_tree(root)
+    return machine.host.acs or machine.missing["host.acs"]
+
+
+def header(number: int, following: int) -> bytes:
+    return (number | 1 << 16 | following << 20).to_bytes(4, "little")
 
 
 @pytest.mark.parametrize(
-    ("control", "on"),
+    ("control", "state"),
     [
-        (0x00, False),
-        (0x01, False),  # source validation alone redirects nothing
-        (0x10, False),  # upstream forwarding hands on only what was redirected below
-        (0x04, True),
-        (0x08, True),
-        (0x20, True),
-        (0x1D, True),
-        (0x40, False),
+        (0x00, "off"),
+        (0x01, "off"),  # source validation alone redirects nothing
+        (0x10, "off"),  # upstream forwarding hands on only what was redirected below
+        (0x04, "on"),
+        (0x08, "on"),
+        (0x20, "on"),
+        (0x1D, "on"),
+        (0x40, "off"),
     ],
 )
+@pytest.mark.parametrize("offset", [0x148, 0xFF8])  # in the middle, and at the very end
 def test_only_what_redirects_peer_traffic_counts_as_access_control(
-    tmp_path: Path, control: int, on: bool
+    tmp_path: Path, control: int, state: str, offset: int
 ) -> None:
-    assert read_acs(with_config(tmp_path, config_space(control))) is on
-    assert read_acs(with_config(tmp_path, config_space(control, 0xFF8))) is on, "at the very end"
+    assert acs(tmp_path, config_space(control, offset)) == state
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("config", "state"),
     [
         (bytes(64), "NOT_PERMITTED"),
         (bytes(256), "NO_EXTENDED_CONFIG_SPACE"),
         (b"\xff" * 4096, "UNREADABLE_CONFIG_SPACE"),
         (b"", "NOT_PERMITTED"),
-        (config_space(None), False),
+        (None, "NOT_IN_PROC_OR_SYS"),
+        (config_space(None), "off"),
+        (bytes(256) + header(1, 0x200) + bytes(252) + header(2, 0x100) + bytes(1000), "off"),  # in a circle
     ],
 )
 def test_config_space_that_cannot_be_read_has_a_reason_and_without_the_capability_nothing_goes_up(
-    tmp_path: Path, config: bytes, reason: str | bool
+    tmp_path: Path, config: bytes | None, state: str
 ) -> None:
-    assert read_acs(str(tmp_path)) == "NOT_IN_PROC_OR_SYS"
-    assert read_acs(with_config(tmp_path, config)) == reason
+    assert acs(tmp_path, config) == state
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open every file")
 def test_a_file_that_may_not_be_opened_is_not_permitted(tmp_path: Path) -> None:
-    folder = with_config(tmp_path, config_space(0))
-    (tmp_path / "config").chmod(0)
-    assert read_acs(folder) == "NOT_PERMITTED"
+    gpu = write_way(tmp_path, [None, None])
+    (gpu.parent / "config").touch(0)
+    assert read_tree(tmp_path).missing["host.acs"] == "NOT_PERMITTED"
 
 
-def test_a_folder_in_its_place_is_unreadable_and_capabilities_in_a_circle_end(tmp_path: Path) -> None:
-    (tmp_path / "there/config").mkdir(parents=True)
-    assert read_acs(str(tmp_path / "there")) == "UNREADABLE_CONFIG_SPACE"
-    space = bytearray(4096)
-    space[0x100:0x104] = header(1, 0x200)
-    space[0x200:0x204] = header(2, 0x100)
-    assert read_acs(with_config(tmp_path, bytes(space))) is False
+def test_a_folder_in_its_place_is_unreadable(tmp_path: Path) -> None:
+    gpu = write_way(tmp_path, [None, None])
+    (gpu.parent / "config").mkdir()
+    assert read_tree(tmp_path).missing["host.acs"] == "UNREADABLE_CONFIG_SPACE"
 
 
 @given(st.binary(max_size=700))
 def test_no_config_space_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, config: bytes) -> None:
-    folder = tmp_path_factory.mktemp("config")
-    assert isinstance(read_acs(with_config(folder, bytes(256) + config)), (bool, str))
+    assert acs(tmp_path_factory.mktemp("config"), bytes(256) + config)
 
 
-def node(address: str, parent: str | None, acs: bool | None = None, kind: str = "bridge") -> PciNode:
-    return PciNode(address=address, root="pci0000:00", parent=parent, acs=acs, kind=kind)  # type: ignore[arg-type]
+ON, OFF = config_space(0x04), config_space(0)
 
 
 @pytest.mark.parametrize(
-    ("acs", "state"),
+    ("bridges", "state"),
     [
-        ((False, False), "off"),
-        ((False, True), "on"),
-        ((True, None), "on"),
-        ((False, None), None),
-        ((None, None), None),
+        ((OFF, OFF), "off"),
+        ((OFF, ON), "on"),
+        ((ON, None), "on"),
+        ((OFF, None), "NOT_IN_PROC_OR_SYS"),
+        ((), "NO_BRIDGE_ABOVE_A_GPU"),
     ],
 )
 def test_the_machine_has_access_control_where_any_bridge_above_a_gpu_has(
-    tmp_path: Path, acs: tuple[bool | None, bool | None], state: str | None
+    tmp_path: Path, bridges: tuple[bytes | None, ...], state: str
 ) -> None:
-    nodes = (
-        node("0000:00:01.0", None, acs[0]),
-        node("0000:01:00.0", "0000:00:01.0", acs[1]),
-        node("0000:02:00.0", "0000:01:00.0", kind="gpu"),
-        node("0000:00:1c.0", None, True),  # above no GPU
-    )
-    reported, reason = host_acs(nodes, tmp_path)
-    assert reported == state
-    assert bool(reason) == (state is None)
-
-
-def test_without_a_gpu_below_a_bridge_nothing_is_reported(tmp_path: Path) -> None:
-    assert host_acs((), tmp_path) == (None, "NO_BRIDGE_ABOVE_A_GPU")
-    assert host_acs((node("0000:00:01.0", None, kind="gpu"),), tmp_path)[0] is None
+    elsewhere = write_function(tmp_path, "pci0000:00/0000:00:1c.0/0000:1c:00.0", "15b3", "1013", "020700")
+    (elsewhere.parent / "config").write_bytes(ON)  # above no GPU
+    assert acs(tmp_path, *bridges) == state
 
 
 @pytest.mark.parametrize(("fault", "state"), [(None, "off"), ("acs_on", "on"), ("no_privileges", None)])

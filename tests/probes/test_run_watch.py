@@ -1,15 +1,55 @@
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
-from gputopo.probes import NotReadError, RunWatch
-from gputopo.probes.nvml.gpu_watch import GpuWatchChild
-from gputopo.probes.run_watch import AGAIN_S, ATTEMPTS, EVERY_S, EVERY_S_OF_MANY, Counted
-from gputopo.values.run.events import GpuSample, Noticed, Sample
+from gputopo.probes import DriverStop, NotReadError, RunWatch
+from gputopo.values.run.events import GpuSample, MachineSample, Noticed, Sample
 from tests.kit.nvml import FakeNvml, crash, installed
 from tests.kit.scenarios import SCENARIOS
 
 FOUR = SCENARIOS["four"]
+AGAIN_S = 20.0  # seconds until a driver is asked again
+CRASHED = DriverStop("crashed", "nvmlDeviceGetPowerUsage", (1,), "ended the process with SIGSEGV")
+
+
+class Watch:
+    """A watch of GPUs whose driver gives these samples, and then crashes."""
+
+    def __init__(self, *samples: GpuSample) -> None:
+        self._samples = [*samples]
+        self.stop: DriverStop | None = None
+
+    def observe(self) -> MachineSample:
+        """Return the next sample."""
+        if not self._samples:
+            self.stop = CRASHED
+        return MachineSample(time_s=0.0, gpus=(self._samples.pop(0),) if self._samples else ())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Driver:
+    """Opens watches one after another; after the last one it is not loaded."""
+
+    def __init__(self, *watches: Watch) -> None:
+        self._watches = iter(watches)
+        self.opened = 0
+        self.now_s = 0.0
+
+    def open(self, gpus: Sequence[int], others: Sequence[int]) -> Any:
+        self.opened += 1
+        if (watch := next(self._watches, None)) is None:
+            raise NotReadError("DRIVER_NOT_LOADED")
+        return watch
+
+    def seen(self, looks: int) -> Iterator[Sample | Noticed]:
+        """Yield what a watch of GPU 0 sees, which looks when it may ask the driver again."""
+        with RunWatch([0], open_gpus=self.open, clock=lambda: self.now_s) as watch:
+            for _ in range(looks):
+                yield from watch.look()
+                self.now_s += AGAIN_S
 
 
 def test_gpus_are_in_each_sample_and_the_host_in_every_fourth() -> None:
@@ -35,12 +75,9 @@ def test_without_gpus_there_is_one_sample_of_the_host_a_second() -> None:
     assert [len(events) for events in seen] == [0, 0, 0, 1] * 2
 
 
-@pytest.mark.parametrize(("gpus", "every_s"), [([0], EVERY_S), ([0, 2], EVERY_S_OF_MANY)])
+@pytest.mark.parametrize(("gpus", "every_s"), [([0], 0.25), ([0, 2], 0.5)])
 def test_one_gpu_is_sampled_more_often_than_several(gpus: list[int], every_s: float) -> None:
-    def refuse(gpus: Sequence[int], others: Sequence[int]) -> GpuWatchChild:
-        raise NotReadError("DRIVER_NOT_LOADED")
-
-    with RunWatch(gpus, open_gpus=refuse) as watch:
+    with RunWatch(gpus, open_gpus=Driver().open) as watch:
         assert watch.every_s == every_s
 
 
@@ -67,58 +104,40 @@ def test_a_driver_that_fails_during_a_run_is_noticed_once_and_the_host_is_sample
 
 
 def test_gpus_are_sampled_again_after_a_pause_with_the_length_of_the_gap() -> None:
-    now = [0.0]
-    fake = FakeNvml(FOUR)
-    fake.spoil("nvmlDeviceGetPowerUsage", crash, gpu=1, after_calls=1)
-    with installed(fake), RunWatch([0, 1], clock=lambda: now[0]) as watch:
-        seen = [*watch.look(), *watch.look()]
-        now[0] = AGAIN_S - 1
-        seen += watch.look()
-        now[0] = AGAIN_S
-        seen += [*watch.look(), *watch.look()]  # the new child has the same fault
+    one = GpuSample(gpu=0, graphics_mhz=1305)
+    seen = list(Driver(Watch(one), Watch(one), Watch()).seen(6))
     notices = [event.says for event in seen if isinstance(event, Noticed)]
     assert notices[0].endswith("ended the process with SIGSEGV; tried again in 20 s")
-    assert notices[1] == "The GPUs are sampled again after a gap of 20 s"
+    assert notices[1] == "The GPUs are sampled again after a gap of 40 s"
     assert notices[2].startswith("The GPUs are no longer sampled: ")
     samples = [event for event in seen if isinstance(event, Sample) and event.gpus]
-    assert [(len(sample.gpus), sample.gap_s) for sample in samples] == [
-        (2, None),
-        (1, None),
-        (2, AGAIN_S),
-        (1, None),
-    ]
+    assert [sample.gap_s for sample in samples] == [None, 40.0]
+
+
+def test_a_driver_that_may_not_be_asked_again_yet_is_not() -> None:
+    driver = Driver(Watch())
+    with RunWatch([0], open_gpus=driver.open, clock=lambda: driver.now_s) as watch:
+        watch.look()
+        driver.now_s = AGAIN_S - 1
+        watch.look()
+        assert driver.opened == 1
+        driver.now_s = AGAIN_S
+        watch.look()
+    assert driver.opened == 2
 
 
 def test_a_driver_that_does_not_come_back_is_asked_a_few_times_only() -> None:
-    now = [0.0]
-    fake = FakeNvml(FOUR)
-    fake.spoil("nvmlDeviceGetPowerUsage", crash, gpu=0)
-    opened = []
-
-    def open_gpus(gpus: Sequence[int], others: Sequence[int]) -> GpuWatchChild:
-        opened.append(gpus)
-        if len(opened) > 2:
-            raise NotReadError("DRIVER_NOT_LOADED")
-        return GpuWatchChild(gpus, others)
-
-    seen: list[Sample | Noticed] = []
-    with installed(fake), RunWatch([0], clock=lambda: now[0], open_gpus=open_gpus) as watch:
-        for _ in range(20):
-            seen += watch.look()
-            now[0] += AGAIN_S
-    assert len(opened) == 1 + ATTEMPTS
-    notices = [event.says for event in seen if isinstance(event, Noticed)]
+    driver = Driver(Watch(), Watch())
+    notices = [event.says for event in driver.seen(20) if isinstance(event, Noticed)]
+    assert driver.opened == 1 + 3
     assert notices[-1] == "The GPUs are no longer sampled: DRIVER_NOT_LOADED"
 
 
 def test_counters_go_on_after_a_gap() -> None:
-    counted = Counted()
-    counted.add(GpuSample(gpu=0, pcie_replays=7, throttled_s={"power": 2.5}))
-    counted.add(GpuSample(gpu=0))
-    counted.begin_again()
-    assert counted.add(GpuSample(gpu=0)) == GpuSample(gpu=0)
-    after = counted.add(GpuSample(gpu=0, pcie_replays=1, nvlink_errors=4, throttled_s={"thermal": 1.0}))
-    assert (after.pcie_replays, after.nvlink_errors) == (8, 4)
-    assert after.throttled_s == {"power": 2.5, "thermal": 1.0}
-    counted.begin_again()
-    assert counted.add(GpuSample(gpu=0, pcie_replays=1)).pcie_replays == 9
+    before = GpuSample(gpu=0, pcie_replays=7, throttled_s={"power": 2.5})
+    after = GpuSample(gpu=0, pcie_replays=1, nvlink_errors=4, throttled_s={"thermal": 1.0})
+    none = GpuSample(gpu=0)
+    driver = Driver(Watch(before, none), Watch(none, after), Watch(GpuSample(gpu=0, pcie_replays=1)))
+    seen = [event.gpus[0] for event in driver.seen(12) if isinstance(event, Sample) and event.gpus]
+    assert [sample.pcie_replays for sample in seen] == [7, None, None, 8, 9]
+    assert (seen[3].nvlink_errors, seen[3].throttled_s) == (4, {"power": 2.5, "thermal": 1.0})

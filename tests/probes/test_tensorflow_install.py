@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes import read_tensorflow, tensorflow_install
+from gputopo.probes import read_tensorflow
 from gputopo.values.machine import TensorFlowInstall
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda_libraries import ALL, with_cuda_libraries
@@ -20,11 +20,13 @@ NOWHERE: dict[str, str] = {}
 
 
 @pytest.fixture(autouse=True)
-def no_loader_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Libraries of this machine do not count."""
-    cache = tmp_path / "ld.so.cache"
-    monkeypatch.setattr(tensorflow_install, "LOADER_CACHE", cache)
-    return cache
+def loader_cache(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What ldconfig recorded: libraries of this machine do not count."""
+    contents, read_bytes = [b""], Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: contents[0] if path.name == "ld.so.cache" else read_bytes(path)
+    )
+    return contents
 
 
 def build_info(build: Any) -> str:
@@ -101,7 +103,7 @@ def test_a_wheel_without_cuda_is_one(tmp_path: Path, build: Any) -> None:
 
 
 @needs_gcc
-def test_libraries_count_wherever_the_loader_looks(tmp_path: Path, no_loader_cache: Path) -> None:
+def test_libraries_count_wherever_the_loader_looks(tmp_path: Path, loader_cache: list[bytes]) -> None:
     folder = install(tmp_path / "packages", run_path=f"/nowhere:{tmp_path}/conda/lib")
     by_environment, by_run_path, by_ldconfig = ALL[:2], ALL[2:4], ALL[4:]
     environ = {"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}/modules"}
@@ -113,7 +115,7 @@ def test_libraries_count_wherever_the_loader_looks(tmp_path: Path, no_loader_cac
         (tmp_path / place / name).touch()
     assert read(folder, environ).missing_libraries == by_ldconfig
     strings = b"".join(f"/usr/local/cuda/lib64/{name}\0".encode() for name in by_ldconfig)
-    no_loader_cache.write_bytes(b"glibc-ld.so.cache1.1\0\0\1" + strings)
+    loader_cache[0] = b"glibc-ld.so.cache1.1\0\0\1" + strings
     assert read(folder, environ).missing_libraries == ()
     assert read(folder, environ).unreached_libraries == ()
 

@@ -2,15 +2,22 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.tree import join_tree, nvlinks_between, tree_hop
-from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, NumaNode, NvLink, PciNode
-from tests.kit.machines import read, read_here
-from tests.kit.nvml import FakeNvml, installed
+from gputopo.probes import read_tree, read_with
+from gputopo.probes.nvml import NvmlAnswers
+from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, NvLink
+from tests.kit.machines import read, read_double
+from tests.kit.nvml import FakeNvml
 from tests.kit.scenarios import SCENARIOS, NvLinkSpec, changed
+from tests.kit.sysfs import write_files, write_function
 
 A, B = "0000:01:00.0", "0000:02:00.0"
-ONE_ROOT = (PciNode(address=A, root="pci0000:00"), PciNode(address=B, root="pci0000:00"))
-TWO_ROOTS = (PciNode(address=A, root="pci0000:00"), PciNode(address=B, root="pci0000:80"))
+NO_TREE = Path("/nonexistent")
+
+
+def pair(root: Path, a: Gpu, b: Gpu, hop: Hop | None = None) -> Machine:
+    """Read a machine of which NVML reports two GPUs and the hop between them."""
+    answers = NvmlAnswers(None, gpus=(a, b), links=(Link(a=0, b=1, hop=hop),), counted=2)
+    return read_with(root, lambda: answers)
 
 
 def linked(index: int, address: str | None, *links: NvLink) -> Gpu:
@@ -21,28 +28,32 @@ def up(link: int, remote: str | None, kind: str | None = "gpu") -> NvLink:
     return NvLink(link=link, active=True, remote_pci_address=remote, remote_kind=kind)
 
 
-def test_nvlinks_to_the_other_gpu_are_counted_and_those_elsewhere_are_not() -> None:
-    a = linked(0, A, up(0, B), up(1, B), up(2, "0000:03:00.0"), NvLink(link=3, active=False))
-    assert nvlinks_between(a, linked(1, B)) == 2
-    assert nvlinks_between(linked(1, B), a) == 2
-
-
-def test_a_gpu_that_reports_nothing_of_its_nvlinks_is_counted_from_the_other_end() -> None:
-    silent = Gpu(index=1, pci_address=B)
-    assert nvlinks_between(linked(0, A, up(0, B)), silent) == 1
-    assert nvlinks_between(Gpu(index=0), silent) is None
-
-
-def test_an_nvlink_whose_other_end_is_hidden_leaves_the_number_open() -> None:
-    hidden = linked(0, A, up(0, None))
-    assert nvlinks_between(hidden, Gpu(index=1, pci_address=B)) is None
-    assert nvlinks_between(hidden, linked(1, B, up(0, A))) == 1
-
-
-def test_through_switches_a_pair_has_as_many_as_the_gpu_with_fewer() -> None:
-    many = linked(0, A, *(up(n, "0000:c4:00.0", "switch") for n in range(12)))
-    fewer = linked(1, B, *(up(n, None, "switch") for n in range(10)))
-    assert nvlinks_between(many, fewer) == 10
+@pytest.mark.parametrize(
+    ("a", "b", "nvlinks"),
+    [
+        # Those to other GPUs do not count.
+        (
+            linked(0, A, up(0, B), up(1, B), up(2, "0000:03:00.0"), NvLink(link=3, active=False)),
+            linked(1, B),
+            2,
+        ),
+        (linked(0, A), linked(1, B, up(0, A), up(1, A)), 2),
+        # One of the two reports nothing.
+        (linked(0, A, up(0, B)), Gpu(index=1, pci_address=B), 1),
+        (Gpu(index=0), Gpu(index=1, pci_address=B), None),
+        # The other end is hidden.
+        (linked(0, A, up(0, None)), Gpu(index=1, pci_address=B), None),
+        (linked(0, A, up(0, None)), linked(1, B, up(0, A)), 1),
+        # Through switches a pair has as many as the GPU with fewer.
+        (
+            linked(0, A, *(up(n, "0000:c4:00.0", "switch") for n in range(12))),
+            linked(1, B, *(up(n, None, "switch") for n in range(10))),
+            10,
+        ),
+    ],
+)
+def test_the_nvlinks_of_a_pair_are_counted_from_either_end(a: Gpu, b: Gpu, nvlinks: int | None) -> None:
+    assert pair(NO_TREE, a, b).links[0].nvlinks == nvlinks
 
 
 def test_a_switched_machine_is_read_with_its_nvlinks(tmp_path: Path) -> None:
@@ -51,38 +62,52 @@ def test_a_switched_machine_is_read_with_its_nvlinks(tmp_path: Path) -> None:
     assert {link.nvlinks for link in read(switched, tmp_path).links} == {18}
 
 
-def test_nvml_and_the_tree_are_both_heard_and_nvmls_word_stands() -> None:
-    gpus = (Gpu(index=0, pci_address=A), Gpu(index=1, pci_address=B))
-    links, contradictions = join_tree([Link(a=0, b=1, hop=Hop.PIX)], gpus, ONE_ROOT, Host())
-    assert links[0].hop is Hop.PIX
-    assert contradictions == (Contradiction(fact="links[0-1].hop", said={"nvml": "PIX", "sysfs": "PHB"}),)
+def write_gpus(root: Path, a: str = "pci0000:00", b: str = "pci0000:00") -> Path:
+    """Write two GPUs, each under what is above it."""
+    for above, address in ((a, A), (b, B)):
+        write_function(root, f"{above}/{address}", "10de", "20b0", "030200")
+    return root
 
 
-@pytest.mark.parametrize("hop", [Hop.PHB, None])
-def test_the_tree_agrees_or_fills_in(hop: Hop | None) -> None:
-    gpus = (Gpu(index=0, pci_address=A), Gpu(index=1, pci_address=B))
-    links, contradictions = join_tree([Link(a=0, b=1, hop=hop)], gpus, ONE_ROOT, Host())
-    assert (links[0].hop, contradictions) == (Hop.PHB, ())
+SWITCH = "pci0000:00/0000:00:01.0"
+GPUS = (Gpu(index=0, pci_address=A), Gpu(index=1, pci_address=B))
 
 
-def test_two_gpus_of_one_board_are_no_contradiction() -> None:
-    up_bridge = PciNode(address="0000:00:01.0", root="pci0000:00", kind="bridge")
-    nodes = (up_bridge, *(PciNode(address=a, root="pci0000:00", parent="0000:00:01.0") for a in (A, B)))
-    gpus = (Gpu(index=0, pci_address=A), Gpu(index=1, pci_address=B))
-    links, contradictions = join_tree([Link(a=0, b=1, hop=Hop.INTERNAL)], gpus, nodes, Host())
-    assert (links[0].hop, contradictions) == (Hop.INTERNAL, ())
+@pytest.mark.parametrize(
+    ("above", "by_nvml", "hop", "contradicts"),
+    [
+        ("pci0000:00", Hop.PIX, Hop.PIX, True),
+        ("pci0000:00", Hop.PHB, Hop.PHB, False),
+        ("pci0000:00", None, Hop.PHB, False),
+        (SWITCH, Hop.INTERNAL, Hop.INTERNAL, False),  # two GPUs of one board
+    ],
+)
+def test_nvml_and_the_tree_are_both_heard_and_nvmls_word_stands(
+    above: str, by_nvml: Hop | None, hop: Hop, contradicts: bool, tmp_path: Path
+) -> None:
+    machine = pair(write_gpus(tmp_path, above, above), *GPUS, by_nvml)
+    assert machine.links[0].hop is hop
+    said = {"nvml": "PIX", "sysfs": "PHB"}
+    assert machine.contradictions == (
+        (Contradiction(fact="links[0-1].hop", said=said),) if contradicts else ()
+    )
 
 
-def test_without_memory_nodes_in_the_tree_of_a_two_node_host_nothing_is_guessed() -> None:
-    assert tree_hop(TWO_ROOTS, Host(), A, B) is Hop.NODE
-    two = Host(numa_nodes=(NumaNode(index=0), NumaNode(index=1)))
-    assert tree_hop(TWO_ROOTS, two, A, B) is None
+@pytest.mark.parametrize(("nodes", "hop"), [(0, Hop.NODE), (2, None)])
+def test_without_memory_nodes_in_the_tree_of_a_two_node_host_nothing_is_guessed(
+    nodes: int, hop: Hop | None, tmp_path: Path
+) -> None:
+    for gpu in write_gpus(tmp_path, "pci0000:00", "pci0000:80").glob("sys/devices/*/*/numa_node"):
+        gpu.unlink()
+    for node in range(nodes):
+        write_files(tmp_path / f"sys/devices/system/node/node{node}", {"cpulist": f"{node}"})
+    assert read_tree(tmp_path).links[0].hop is hop
 
 
-def test_a_flat_tree_shows_no_hops() -> None:
-    flat = (PciNode(address=A, root=""), PciNode(address=B, root=""))
-    assert tree_hop(flat, Host(), A, B) is None
-    assert tree_hop(ONE_ROOT, Host(), A, None) is None
+def test_a_flat_tree_shows_no_hops(tmp_path: Path) -> None:
+    for address in (A, B):
+        write_files(tmp_path / f"sys/bus/pci/devices/{address}", {"vendor": "0x10de", "class": "0x030000"})
+    assert read_tree(tmp_path).links[0].hop is None
 
 
 @pytest.mark.parametrize(
@@ -96,8 +121,7 @@ def test_a_flat_tree_shows_no_hops() -> None:
 def test_a_refused_call_about_a_pair_costs_only_its_own_fact(call: str, fact: str) -> None:
     fake = FakeNvml(SCENARIOS["four"])
     fake.refuse(call, 999, gpu=0)
-    with installed(fake):
-        machine = read_here()
+    machine = read_double(fake)
     values = {"hop": Hop.PIX, "p2p_read": "OK", "p2p_write": "OK"}
     for link in machine.links:
         wanted = values if link.a else values | {fact: None}
@@ -107,8 +131,7 @@ def test_a_refused_call_about_a_pair_costs_only_its_own_fact(call: str, fact: st
 
 
 def test_refused_peer_to_peer_is_reported_with_a_reason() -> None:
-    with installed(FakeNvml(SCENARIOS["dual_socket_4_4"])):
-        machine = read_here()
+    machine = read_double(SCENARIOS["dual_socket_4_4"])
     across, within = machine.link(0, 4), machine.link(0, 1)
     assert across is not None
     assert within is not None

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gputopo.planner import Request, plan
-from gputopo.planner.evidence import BEFORE_VOLTA
 from gputopo.reference import expected_gpu
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Hop, Link, Machine
@@ -42,7 +41,7 @@ class PublishedDecision(NamedTuple):
     def is_before_volta(self) -> bool:
         """Whether the GPUs are of an architecture before Volta."""
         row = expected_gpu(self.machine.gpus[0].name)
-        return row is not None and row.architecture in BEFORE_VOLTA
+        return row is not None and row.architecture in ("Fermi", "Kepler", "Maxwell", "Pascal")
 
     def loss(self, kind: str) -> float:
         """Return the share that a placement loses of the best; the next kind if it was not measured."""

@@ -4,17 +4,22 @@ import functools
 
 import pytest
 
-from gputopo.measurements.figures import figures_of
-from gputopo.measurements.published import known_machines, published_measurements
+from gputopo.measurements import published_study
 from gputopo.values.study import Figures
 from tests.published.claims import recomputed
 
-DOCUMENTS = ("tensorpack", "tensorflow.org", "lambda-2018", "rossumai")
+# The name of each document, by the source of its figures.
+DOCUMENTS = {
+    "tensorpack": "tensorpack",
+    "tensorflow.org": "tf-official",
+    "lambda-2018": "lambda-cpu",
+    "rossumai": "keras-multi-gpu",
+}
 
 
 @functools.cache
 def figures(source: str) -> Figures:
-    return figures_of(published_measurements(source), machines=known_machines())
+    return published_study(DOCUMENTS[source]).figures
 
 
 @pytest.mark.parametrize(

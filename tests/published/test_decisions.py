@@ -6,7 +6,6 @@ import pytest
 
 from gputopo.captures import read_bundled
 from gputopo.planner import Request, plan
-from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.published.decisions import RULES, choice_of, kind_of, published_decisions
 
 
@@ -37,38 +36,3 @@ def test_the_pair_table_of_7gforce_is_chosen_as_its_owner_measured(
 def test_of_all_pairs_of_7gforce_the_fastest_is_chosen_and_never_independent_training() -> None:
     choice = plan(read_bundled("7gforce"), Request(num_gpus=2, model="alexnet")).choice
     assert (choice.gpus, choice.ps_device, choice.images_per_sec) == ((0, 1), "gpu:spread", 1863.78)
-
-
-def machine(name: str, count: int, *, nvlinks: int = 0, p2p: str = "OK") -> Machine:
-    """Return a machine of GPUs that are all as far apart."""
-    links = (
-        Link(a=a, b=b, hop=Hop.NODE, nvlinks=nvlinks, p2p_read=p2p, p2p_write=p2p)
-        for b in range(count)
-        for a in range(b)
-    )
-    gpus = tuple(Gpu(index=index, name=name) for index in range(count))
-    return Machine(source="a test", gpus=gpus, links=tuple(links))
-
-
-@pytest.mark.parametrize("model", ["resnet50", "vgg16"])
-@pytest.mark.parametrize(
-    ("name", "count", "fields"),
-    [
-        ("NVIDIA B200", 2, {"nvlinks": 18}),
-        ("NVIDIA H100 80GB HBM3", 8, {"nvlinks": 18}),
-        ("NVIDIA GeForce RTX 4090", 4, {"p2p": "CNS"}),
-        ("NVIDIA GeForce RTX 4090", 8, {"p2p": "CNS"}),
-    ],
-)
-def test_nccl_is_chosen_on_newer_gpus_through_host_memory_without_peer_access(
-    model: str, name: str, count: int, fields: dict[str, int | str]
-) -> None:
-    choice = plan(machine(name, count, **fields), Request(model=model)).choice  # type: ignore[arg-type]
-    assert kind_of(choice) == "nccl"
-    without = any("no peer access" in reason for reason in choice.reasons)
-    assert without is ("p2p" in fields)
-
-
-def test_gpus_before_volta_without_peer_access_keep_variables_on_the_cpu() -> None:
-    assert kind_of(plan(machine("Tesla M60", 2, p2p="CNS"), Request(model="resnet50")).choice) == "cpu"
-    assert kind_of(plan(machine("Tesla M60", 2), Request(model="resnet50")).choice) == "nccl"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from gputopo.prediction.one_gpu_speeds import OneGpuJob, published_speed
+from gputopo.prediction import OneGpuJob, published_speed
 from gputopo.reference import expected_gpu
 from gputopo.workload import BlockCost, Workload, require_workload
 from tests import there

@@ -3,14 +3,15 @@ from importlib import resources
 
 import pytest
 
-from gputopo.reference import expectations
-from gputopo.reference.expectations import (
+from gputopo.reference import (
     GpuExpectation,
+    expected_bus,
     expected_gpu,
     expected_link,
     expected_nvlink,
-    known_bus_rates,
     known_gpus,
+    name_of,
+    reference_rows,
 )
 from gputopo.values.bandwidth import COLLECTIVES
 from gputopo.values.machine import Gpu
@@ -271,14 +272,16 @@ def test_the_nvlinks_of_a_model_add_up_to_its_published_rate(name: str, links: i
 
 def test_every_bus_rate_is_of_a_known_gpu_and_above_its_lower_limit() -> None:
     names = {row.name for row in known_gpus()}
-    for row in known_bus_rates():
-        assert row.gpu in names
-        assert row.operation in COLLECTIVES
-        assert 0 < row.low_gb_per_s <= (row.bus_gb_per_s or row.low_gb_per_s)
-        assert row.confidence in ("measured", "scaled", "threshold")
+    for written in reference_rows("nccl_bus.csv"):
+        gpu, operation, size = written["gpu"], written["operation"], int(written["from_bytes"])
+        assert gpu in names
+        assert operation in COLLECTIVES
+        for row in expected_bus(gpu, int(written["ranks"]), operation, size):
+            assert 0 < row.low_gb_per_s <= (row.bus_gb_per_s or row.low_gb_per_s)
+            assert row.confidence in ("measured", "scaled", "threshold")
 
 
 def test_a_gpu_without_a_name_has_the_name_of_its_pci_device_id() -> None:
-    assert expectations.name_of(Gpu(index=0, pci_device_id="2231")) == "RTX A5000"
-    assert expectations.name_of(Gpu(index=0, name="NVIDIA X", pci_device_id="2231")) == "NVIDIA X"
-    assert expectations.name_of(Gpu(index=0, pci_device_id="ffff")) is None
+    assert name_of(Gpu(index=0, pci_device_id="2231")) == "RTX A5000"
+    assert name_of(Gpu(index=0, name="NVIDIA X", pci_device_id="2231")) == "NVIDIA X"
+    assert name_of(Gpu(index=0, pci_device_id="ffff")) is None

@@ -1,17 +1,31 @@
 """Blocks of documents as the text that tests read."""
 
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
-from gputopo.report import Document, document_text, inspection_document
-from gputopo.report.document import Block, Rows, Section, Table, block_lines
-from gputopo.report.layout import text_of
+from gputopo.report import Document, Line, document_text, inspection_document
+from gputopo.report.document import Block, Rows, Section, Table
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine
+from tests.kit import golden
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Check that a screen is the one in `tests/report/golden`."""
+    golden.assert_golden(GOLDEN / f"{name}.txt", text)
+
+
+def text_of(lines: Iterable[Line]) -> str:
+    """Lines as a pipe gets them."""
+    return "".join("".join(text for text, _ in spans).rstrip() + "\n" for spans in lines)
 
 
 def text_of_blocks(*blocks: Block, width: int = 80) -> str:
     """Blocks one after the other."""
-    return "".join(text_of(block_lines(block, width)) for block in blocks)
+    return document_text(Document("", "", (Section("", blocks),)), width)
 
 
 def answer_of(machine: Machine, *findings: Finding, checks: int = 0) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import Literal
 
 import msgspec
 import pytest
@@ -16,16 +17,13 @@ from gputopo.report import (
     exposition,
     inspection_document,
 )
-from gputopo.report.layout import text_of
-from gputopo.report.machine.inspection import Detail
-from gputopo.report.machine.tree import tree_view
 from gputopo.values import schema
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests.invented_machines import ADDRESSES, machines
 from tests.report.exposition_grammar import read
-from tests.report.shown import assert_tables_are_even
+from tests.report.shown import assert_tables_are_even, section_text
 
 FINDINGS = (
     Finding(
@@ -44,70 +42,46 @@ def is_printable(text: str) -> bool:
     return all(character.isprintable() for character in text.replace("\n", ""))
 
 
-DETAILS: list[Detail | None] = [None, "all", "topology"]
-
-
-@given(machines(), st.integers(40, 200), st.sampled_from(DETAILS))
-def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(
-    machine: Machine, width: int, detail: Detail | None
-) -> None:
+@given(machines(), st.integers(40, 200))
+def test_every_format_shows_any_machine(machine: Machine, width: int) -> None:
+    """No word from outside moves the cursor, the rows of tables are even, and no series is there twice."""
     inspection = Inspection(machine=machine, findings=FINDINGS)
-    assert is_printable(document_text(inspection_document(inspection, detail), width))
-    for gpu in machine.gpus:
-        assert is_printable(document_text(inspection_document(inspection, (gpu.index,)), width))
-
-
-@given(machines())
-def test_the_tree_shows_every_gpu_of_the_tree_once(machine: Machine) -> None:
-    text = text_of(tree_view(machine, 78))
-    nodes = {node.address: node for node in machine.pci}
-    shown = {address for address, node in nodes.items() if node.kind in ("gpu", "nic")}
-    for address in shown & set(ADDRESSES):
-        assert len(re.findall(rf"  {address}(?:  |$)", re.sub("<-.*", "", text), re.MULTILINE)) == 1
-    assert bool(text) == bool(shown)
-
-
-@given(machines())
-def test_markdown_tables_have_as_many_cells_in_every_row(machine: Machine) -> None:
-    inspection = Inspection(machine=machine, findings=FINDINGS)
-    text = document_markdown(inspection_document(inspection))
-    text += document_markdown(inspection_document(inspection, "all"))
-    assert is_printable(text)
-    assert_tables_are_even(text)
-
-
-@given(machines())
-def test_the_exposition_follows_the_grammar_and_no_series_is_there_twice(machine: Machine) -> None:
-    families = read(exposition(Inspection(machine=machine, findings=FINDINGS)))
+    details: list[Literal["all", "topology"] | None] = [None, "all", "topology"]
+    first, whole, topology = (inspection_document(inspection, detail) for detail in details)
+    of_gpus = (inspection_document(inspection, (gpu.index,)) for gpu in machine.gpus)
+    assert all(is_printable(document_text(one, width)) for one in (first, whole, topology, *of_gpus))
+    for one in (first, whole):
+        markdown = document_markdown(one)
+        assert is_printable(markdown)
+        assert_tables_are_even(markdown)
+    families = read(exposition(inspection))
     series = Counter(one.identity for family in families.values() for one in family.samples)
     assert [one for one, count in series.items() if count > 1] == []
-
-
-@given(machines())
-def test_nothing_differs_from_itself(machine: Machine) -> None:
-    # Several GPUs of one index or address are no machine: which is which is unknown.
-    indices = [gpu.index for gpu in machine.gpus]
-    if len(set(indices)) < len(indices):
-        return
-    machine = msgspec.structs.replace(
-        machine,
-        gpus=tuple(msgspec.structs.replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in machine.gpus),
-        nics=machine.nics[:1],
-        pci=machine.pci[:1],
-        links=machine.links[:1],
-    )
-    assert not [change for change in machine_difference(machine, machine).changes if change.was == change.is_]
-    assert {change.was == change.was for change in machine_difference(machine, machine).changes} <= {
-        False
-    }  # only NaN
+    tree = section_text(topology, "PCI tree")
+    nodes = {node.address: node for node in machine.pci}
+    shown = {address for address, node in nodes.items() if node.kind in ("gpu", "nic")}
+    assert bool(tree) == bool(shown)
+    for address in shown & set(ADDRESSES):
+        assert len(re.findall(rf"  {address}(?:  |$)", re.sub("<-.*", "", tree), re.MULTILINE)) == 1
 
 
 @given(machines(), machines())
-def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, other: Machine) -> None:
+def test_any_two_machines_can_be_compared_and_nothing_differs_from_itself(
+    one: Machine, other: Machine
+) -> None:
     found = machine_difference(one, other)
     assert is_printable(document_text(difference_document(found), 80))
     assert is_printable(document_markdown(difference_document(found)))
     assert msgspec.json.decode(schema.encode(found))["compared"] == found.compared
+    # Several GPUs of one index or address are no machine: which is which is unknown.
+    indices = [gpu.index for gpu in one.gpus]
+    if len(set(indices)) == len(indices):
+        gpus = tuple(msgspec.structs.replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in one.gpus)
+        same = msgspec.structs.replace(
+            one, gpus=gpus, nics=one.nics[:1], pci=one.pci[:1], links=one.links[:1]
+        )
+        changes = machine_difference(same, same).changes
+        assert not [change for change in changes if change.was == change.was], "only NaN differs"
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gputopo.report import Document, document_lines, document_markdown, markdown_files
 from gputopo.report.document import Bullets, Picture, Section, Table
-from gputopo.report.layout import text_of
+from tests.report.shown import text_of
 
 PICTURE = Picture("speedup", "Speedup", "1.9 at 2 GPUs", "<svg/>")
 TABLE = Table.of(

@@ -1,9 +1,12 @@
-from gputopo.report import document_markdown, document_text, inspection_document, watched_document
-from gputopo.report.document import block_lines
-from gputopo.report.findings import findings_block
-from gputopo.report.layout import SEVERITY_STYLES
+from gputopo.report import (
+    document_lines,
+    document_markdown,
+    document_text,
+    inspection_document,
+    watched_document,
+)
 from gputopo.values.finding import Finding, Inspection
-from gputopo.values.machine import Machine, Unread
+from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 
 
@@ -18,13 +21,6 @@ LOST = Finding(
     says="GPU 3 was counted and then did not answer " * 4,
     remedy="check the seat, the riser, the power cables and the heat of this card " * 3,
 )
-
-
-def test_a_finding_has_its_severity_subject_id_words_and_remedy() -> None:
-    text = shown(Machine(source="live"), LOST)
-    assert "error    GPU 3  gpu.lost\n" in text
-    assert "To do: check the seat" in text
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def narrow(subject: str, says: str) -> Finding:
@@ -47,8 +43,8 @@ def test_what_was_seen_while_watching_states_what_could_not_be_seen() -> None:
 
 
 def test_the_severity_has_its_colour() -> None:
-    (severity, style), *_ = block_lines(findings_block([LOST]), 80)[0]
-    assert (severity.strip(), style) == ("error", SEVERITY_STYLES["error"])
+    lines = document_lines(watched_document((LOST,), None), 80)
+    assert ("error    ", "bold red") in [span for line in lines for span in line]
 
 
 def test_a_machine_in_which_nothing_was_found_states_none() -> None:
@@ -60,23 +56,3 @@ def test_no_finding_is_no_pass_for_what_was_not_read() -> None:
     words = "No problems found in the data available. Missing data was not checked."
     assert f"\nFindings\n  {words}\n" in shown(machine)
     assert words in document_markdown(inspection_document(Inspection(machine=machine), "all"))
-
-
-def test_lines_that_were_not_understood_are_shown_with_their_place_and_not_without_end() -> None:
-    unread = tuple(Unread(source="a.txt", line=n, text=f"odd \x1b[31m line {n}") for n in range(1, 31))
-    text = shown(Machine(source="x", unread=unread))
-    assert "a.txt:1" in text
-    assert "\x1b" not in text
-    assert "and 22 more" in text
-    assert "line 30" not in text
-
-
-def test_a_long_line_that_was_not_understood_is_cut() -> None:
-    text = shown(Machine(source="x", unread=(Unread(source="a", line=1, text="x" * 10_000),)))
-    assert len(text) < 600
-
-
-def test_the_report_ends_with_one_newline() -> None:
-    text = shown(Machine(source="live"), LOST)
-    assert text.endswith("\n")
-    assert not text.endswith("\n\n")

@@ -10,17 +10,15 @@ from msgspec.structs import replace
 
 from gputopo import findings
 from gputopo.report import document_lines, document_markdown, document_text, inspection_document
-from gputopo.report.document import Items, block_lines, of_sections
-from gputopo.report.findings import TIMES, short_findings
-from gputopo.report.layout import SEVERITY_STYLES, text_of
-from gputopo.report.machine.matrix import topology_in_words
 from gputopo.values.finding import Finding, Inspection, Severity
 from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.subject import Subject
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
 from tests.kit.faults import broken
 from tests.kit.machines import machine_of, read
-from tests.report.shown import answer_of
+from tests.report.shown import answer_of, text_of
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def screen(machine: Machine, width: int = 80) -> list[str]:
@@ -106,12 +104,6 @@ def test_the_answer_of_any_machine(machine: Machine, found: list[Finding], words
     assert words in answer_of(machine, *found, checks=findings.checks_made(machine))
 
 
-def on_terminal(found: Sequence[Finding], columns: int = 80, *, beside: int = 0) -> Items:
-    short = short_findings(found, above=1, beside=beside)
-    assert short.on_screen is not None
-    return short.on_screen(columns)
-
-
 MANY = [
     *(
         finding("error", f"GPU {n} (T4, 0000:0{n}:00.0): " + "bad " * 60, f"e.{n}", remedy="r " * 99)
@@ -122,33 +114,43 @@ MANY = [
 ]
 
 
+def shown_findings(found: Sequence[Finding], gpus: int, columns: int = 80) -> list[str]:
+    """The lines of a terminal from the first finding on, above the table of so many GPUs."""
+    cards = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0") for n in range(gpus)))
+    document = inspection_document(Inspection(machine=cards, findings=tuple(found)))
+    lines = text_of(document_lines(document, columns, on_screen=True)).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith(("error ", "warning ", "info ")))
+    return lines[first : lines.index("", first)]
+
+
+def ids(lines: Sequence[str]) -> list[str]:
+    return [line.split()[1] for line in lines if line.startswith(("error ", "warning ", "info "))]
+
+
 def test_a_terminal_shows_all_errors_and_warnings_and_infos_and_remedies_as_far_as_they_fit() -> None:
-    shown = on_terminal(MANY, beside=12)
-    assert [one.id for one in shown.items] == [one.id for one in MANY[:12]]
-    assert shown.items[0].says[0].startswith("GPU 0: bad")
-    assert not any(one.remedy for one in shown.items)
-    assert shown.note == "7 infos (gputopo inspect --all)"
-    few = on_terminal([MANY[3], *MANY[12:]], beside=8)
-    assert [(one.id, bool(one.remedy)) for one in few.items] == [
-        ("w.0", True), *((f"i.{n}", False) for n in range(5))
-    ]  # fmt: skip
-    assert few.note == "2 more infos (gputopo inspect --all)"
+    lines = shown_findings(MANY, gpus=6)
+    assert ids(lines) == [one.id for one in MANY[:12]]
+    assert "e.0  GPU 0: bad" in lines[0]
+    assert not any("To do" in line for line in lines)
+    assert lines[-1] == "7 infos (gputopo inspect --all)"
+    few = shown_findings([MANY[3], *MANY[12:]], gpus=3)
+    assert ids(few) == ["w.0", *(f"i.{n}" for n in range(5))]
+    assert sum("To do: do it" in line for line in few) == 1
+    assert few[-1] == "2 more infos (gputopo inspect --all)"
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_a_sentence_is_cut_at_the_width_of_the_terminal_only(columns: int) -> None:
-    shown = on_terminal(MANY, columns, beside=12)
-    lines = ["".join(text for text, _ in line) for line in block_lines(shown, columns)]
-    cut = [line for line in lines if line.endswith("…")]
+    cut = [line for line in shown_findings(MANY, 6, columns) if line.endswith("…")]
     assert len(cut) == (12 if columns < 200 else 3)  # 200 columns hold a warning of 120 letters
     assert {len(line) for line in cut} <= set(range(columns - 8, columns + 1))
 
 
 def test_a_pipe_and_a_bug_report_have_whole_sentences_and_all_remedies() -> None:
-    document = of_sections([("", [short_findings(MANY, above=1, beside=12)])])
+    document = inspection_document(Inspection(machine=CARDS, findings=tuple(MANY)))
     for text in (document_text(document, 80), document_markdown(document)):
         assert "…" not in text
-        assert text.count("bad") == 3 * 60
+        assert text.count("bad") == 3 * 60 + document.answer.count("bad")
         assert text.count("known") == 5 * 30
         assert text.count("To do: do it") == 9
         assert "\n2 more infos" in text
@@ -158,8 +160,7 @@ def test_a_pipe_and_a_bug_report_have_whole_sentences_and_all_remedies() -> None
 
 def test_findings_of_one_id_and_severity_are_one() -> None:
     same = [finding("warning", f"sources disagree on {n}", on=f"gpu:{n}") for n in range(3)]
-    (item,) = short_findings(same, above=1, beside=0).items
-    assert item.says == ("sources disagree on 0 (and 2 more)",)
+    assert shown_findings(same, 3)[0].endswith("sources disagree on 0 (and 2 more)")
 
 
 @pytest.mark.parametrize("fault", ["", "lost", "x1_riser", "thermal_slowdown", "nvlink_down"])
@@ -185,7 +186,7 @@ def test_on_a_narrow_screen_the_least_important_columns_go() -> None:
 def test_the_answer_has_the_colour_of_the_worst_finding_and_only_that() -> None:
     machine = four(REMAP_FAILED)
     inspection = Inspection(machine=machine, findings=find(machine))
-    assert document_lines(inspection_document(inspection), 80)[0][-1][1] == SEVERITY_STYLES["error"]
+    assert document_lines(inspection_document(inspection), 80)[0][-1][1] == "bold red"
     calm = Inspection(machine=four(), findings=())
     assert document_lines(inspection_document(calm), 80)[0][-1][1] == ""
 
@@ -250,8 +251,10 @@ def two_sockets() -> Machine:
         (links(4, [(0, 1), (2, 3)]), "PIX within GPUs 0-1, 2-3; SYS the other pairs"),
         (links(5, [(0, 1), (0, 2), (1, 2), (3, 4)]), "PIX within GPUs 0-2, 3-4; SYS the other pairs"),
         (two_sockets(), "PIX within GPUs 0-1, 2-3; PHB within GPUs 0-3; SYS the other pairs"),
-        (links(8, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]), "6 pairs PIX, 22 pairs SYS"),
+        (links(9, [(n, n + 1) for n in range(7)]), "7 pairs PIX, 29 pairs SYS"),  # and no matrix
     ],
 )
 def test_the_topology_in_words(machine: Machine, words: str) -> None:
-    assert topology_in_words(machine) == words
+    text = document_text(inspection_document(Inspection(machine=machine)), 400)
+    found = re.search(r"^Topology: (.*?)\.$", text, re.MULTILINE)
+    assert (found[1] if found else "") == words

@@ -1,61 +1,62 @@
+"""Tables, rows and paragraphs on screens of any width."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.layout import (
-    Column,
-    aligned,
-    blocks,
-    labelled,
-    paragraph,
-    text_of,
-    width_of,
-)
+from gputopo.report.document import Rows, Table
 from gputopo.values.index_ranges import index_ranges
+from tests.report.shown import text_of_blocks
+
+
+def table(*columns: tuple[str, ...], words: int = 1) -> Table:
+    """Return a table of columns, each with its head first. `words`: the number of columns that are words."""
+    heads = [column[0] for column in columns]
+    return Table.of(heads, list(zip(*(column[1:] for column in columns), strict=True)), words=heads[:words])
 
 
 def test_a_text_hangs_beside_its_label() -> None:
-    text = text_of(labelled([("CPU", "a b c d e f"), ("Memory", "x")], 15))
-    assert text == "CPU     a b c d\n        e f\nMemory  x\n"
+    rows = Rows((("CPU", "a b c d e f"), ("Memory", "x")))
+    assert text_of_blocks(rows, width=15) == "CPU     a b c d\n        e f\nMemory  x\n"
 
 
 def test_columns_are_aligned_to_their_sides_and_heads_stand_at_the_bottom() -> None:
-    rows = Column("GPU", ("0", "10"), "right")
-    power = Column("Power W\nnow", ("7", "?"), "right")
-    assert text_of(aligned(rows, [power])) == "     Power W\nGPU      now\n  0        7\n 10        ?\n"
+    power = table(("GPU", "a", "long"), ("Power W\nnow", "7", "?"))
+    assert text_of_blocks(power) == "      Power W\nGPU       now\na           7\nlong        ?\n"
 
 
 def test_a_cell_that_is_too_long_folds_in_its_column() -> None:
-    text = text_of(
-        aligned(Column("", ("0",)), [Column("Name", ("one two three",), max_width=8), Column("N", ("1",))])
-    )
-    assert text == "   Name      N\n0  one two   1\n   three\n"
+    folded = table(("", "0"), ("Name", "one two three"), ("N", "1"), words=2)
+    assert text_of_blocks(folded, width=12) == "   Name\n0  one two\n   three\n\n   N\n0  1\n"
 
 
 def test_a_row_with_nothing_in_it_is_left_out() -> None:
-    assert "NIC0" not in text_of(aligned(Column("", ("GPU0", "NIC0")), [Column("CPUs", ("0-7", ""))]))
+    assert "NIC0" not in text_of_blocks(table(("", "GPU0", "NIC0"), ("CPUs", "0-7", "")))
 
 
-def test_a_group_stays_together_if_a_block_has_space_for_it() -> None:
-    a, b = Column("aaaa", ("1",)), Column("bbbb", ("2",))
-    assert blocks([[a, a], [b, b]], 18) == [[a, a], [b, b]]
-    assert blocks([[a, a], [b, b]], 24) == [[a, a, b, b]]
-    assert blocks([[a] * 4], 18) == [[a, a], [a, a]]  # two and two, not three and one
+groups_of_widths = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=12), min_size=1, max_size=4)
 
 
-@given(st.lists(st.lists(st.integers(1, 12), max_size=12), max_size=4), st.integers(14, 90))
-def test_blocks_lose_nothing_and_fit(groups: list[list[int]], width: int) -> None:
-    columns = [[Column("x" * size, ("",)) for size in group] for group in groups]
-    shared = blocks(columns, width)
-    assert [column for block in shared for column in block] == [
-        column for group in columns for column in group
-    ]
-    assert all(width_of(block) <= width for block in shared)
+@given(groups_of_widths, st.integers(14, 90))
+def test_a_wide_table_loses_no_column_and_keeps_groups_together_if_they_fit(
+    groups: list[list[int]], width: int
+) -> None:
+    names = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    first, *_ = table(("#", "0")).columns
+    columns = [[table((next(names) * size, "1")).head for size in group] for group in groups]
+    text = text_of_blocks(Table(first, tuple(map(tuple, columns))), width=width)
+    heads = [line.split()[1:] for line in text.splitlines() if line.startswith("#")]
+    assert max(map(len, text.splitlines())) <= width
+    assert [head for block in heads for head in block] == [one.head for group in columns for one in group]
+    for group in columns:
+        words = [one.head for one in group]
+        if 1 + sum(2 + len(word) for word in words) <= width:
+            assert any({*words} <= {*block} for block in heads)
 
 
 @given(st.text(alphabet="ab ", max_size=200), st.integers(8, 60))
 def test_a_paragraph_fits_and_keeps_its_words(text: str, width: int) -> None:
-    lines = text_of(paragraph(text, width)).splitlines()
+    lines = text_of_blocks(text, width=width).splitlines()
     assert max(map(len, lines), default=0) <= width
     assert "".join("".join(lines).split()) == "".join(text.split())
 

@@ -2,15 +2,13 @@ import re
 
 import pytest
 
-from gputopo.report import document_markdown, inspection_document
-from gputopo.report.document import Drawing, of_sections
-from gputopo.report.layout import text_of
-from gputopo.report.machine.matrix import matrix_view
-from gputopo.report.markdown import escaped
+from gputopo.report import Document, document_markdown, inspection_document
+from gputopo.report.document import Drawing, Section
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Gpu, Machine, Unread
 from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of
+from tests.report.shown import section_text
 
 
 def shown(machine: Machine, *findings: Finding) -> str:
@@ -42,9 +40,11 @@ def test_every_gpu_has_a_row_as_wide_as_the_head(scenario: str) -> None:
 
 
 def test_the_matrix_stands_in_a_code_block_as_it_is() -> None:
-    machine = machine_of("dgx1")
-    blocks = [block[1] for block in code_blocks(shown(machine))]
-    assert text_of(matrix_view(machine, 120)) in blocks
+    document = inspection_document(Inspection(machine=machine_of("dgx1")), "topology")
+    blocks = [block[1] for block in code_blocks(document_markdown(document))]
+    matrix, _, peers = section_text(document, "Topology", 120).rpartition("\n\n")
+    assert f"{matrix}\n" in blocks
+    assert peers.startswith("Peer access")
     assert any("root complex" in block for block in blocks)
 
 
@@ -72,14 +72,15 @@ def test_what_is_in_doubt_or_missing_is_there_too() -> None:
 
 
 def test_words_from_outside_are_no_markup() -> None:
-    assert escaped("a|b *c* `d` <img> [x](y) @ann 4 @ 2.2 GHz\n# no title") == (
-        "a\\|b \\*c\\* \\`d\\` \\<img\\> \\[x\\](y) &#64;ann 4 @ 2.2 GHz \\# no title"
+    words = "a|b *c* `d` <img> [x](y) @ann 4 @ 2.2 GHz\n# no title"
+    assert document_markdown(Document("", "", (Section("", (words,)),))) == (
+        "a\\|b \\*c\\* \\`d\\` \\<img\\> \\[x\\](y) &#64;ann 4 @ 2.2 GHz \\# no title\n"
     )
 
 
 def test_a_fence_in_a_name_does_not_end_the_code_block() -> None:
     drawing = Drawing(lambda _: [(("```\n# title", ""),)])
-    (fence, block), *_ = code_blocks(document_markdown(of_sections([("", [drawing])])))
+    (fence, block), *_ = code_blocks(document_markdown(Document("", "", (Section("", (drawing,)),))))
     assert len(fence) == 4
     assert "```?# title" in block
 

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from gputopo.measurements import study_of
 from gputopo.report import document_text, markdown_files, study_document
 from gputopo.report.document import Section, Table
-from gputopo.report.study_models import model_table
-from gputopo.report.study_tables import table
 from gputopo.values.run.measurement import Measurement
 
 
@@ -26,19 +24,26 @@ def pages_of(*runs: Measurement) -> list[Section]:
     return [part for part in study_document(study_of(runs, title="t")).sections if part.page]
 
 
+def tables_of(*runs: Measurement) -> dict[str, Table]:
+    """The first table of each section of these runs."""
+    document = study_document(study_of(runs, title="t"))
+    return {
+        part.title: table
+        for part in document.sections
+        if (table := next((one for one in part.blocks if isinstance(one, Table)), None))
+    }
+
+
 def test_the_table_of_models_has_millions_memory_and_multiply_accumulates() -> None:
-    (table,) = model_table(["resnet50", "unheard-of"])
-    assert isinstance(table, Table)
+    table = tables_of(run("resnet50", 1, 100.0), run("unheard-of", 1, 5.0))["Models"]
     assert table.heads == ("model", "input", "parameters, millions", "parameter MiB", "feature MiB", "GMAC")
     assert [row[:4] for row in table.rows] == [("resnet50", "224 x 224", "25.56", "97.5")]
 
 
 def test_numbers_of_a_column_have_their_points_below_one_another_and_empty_columns_go() -> None:
-    found = table(
-        ["job", "speed", "none"], [["a", "1562", ""], ["b", "31.7", ""], ["c", "2.25x", ""]], words=("job",)
-    )
-    assert found.heads == ("job", "speed")
-    assert [row[1] for row in found.rows] == ["1562    ", "31.7  ", "2.25x"]
+    table = tables_of(run("a", 1, 1562.0), run("b", 1, 31.7))["All runs"]
+    assert table.heads == ("job", "GPUs", "images/sec", "±%", "runs"), "not what no run has"
+    assert [row[2] for row in table.rows] == ["1,562  ", "31.7"]
 
 
 def test_a_page_has_what_a_model_is_and_each_of_its_figures_once() -> None:

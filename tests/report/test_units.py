@@ -1,6 +1,7 @@
 import pytest
 
-from gputopo.report import units
+from gputopo.report import autotune_run_line, seconds, size
+from gputopo.values.run.plan import Candidate, TimedRun
 
 
 @pytest.mark.parametrize(
@@ -18,15 +19,7 @@ from gputopo.report import units
     ],
 )
 def test_durations_round_over_into_the_next_unit(value: float | None, shown: str) -> None:
-    assert units.seconds(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.1234, "0.12"), (9.996, "10.0"), (95.84, "95.8"), (999.96, "1,000"), (21825.4, "21,825")],
-)
-def test_a_speed_keeps_three_figures(value: float, shown: str) -> None:
-    assert units.three_figures(value) == shown
+    assert seconds(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -40,11 +33,13 @@ def test_a_speed_keeps_three_figures(value: float, shown: str) -> None:
     ],
 )
 def test_bytes_are_written_in_the_unit_that_fits(count: int, shown: str) -> None:
-    assert units.size(count) == shown
+    assert size(count) == shown
 
 
-def test_what_is_not_known_is_not_zero() -> None:
-    assert units.three_figures(None) == units.percent(None) == units.clock(None, None) == units.UNKNOWN
-    assert units.clock(1683, None) == "1683"
-    assert units.clock(1683, 95.2) == "1683 (95)"
-    assert units.loss(None) == "not a number"
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.1234, "0.12"), (9.996, "10.0"), (95.84, "95.8"), (999.96, "1,000"), (21825.4, "21,825")],
+)
+def test_a_speed_keeps_three_figures(value: float, shown: str) -> None:
+    line = autotune_run_line(1, Candidate(gpus=(0,)), TimedRun(value, 0.01))
+    assert line == f"autotune round 1: parameter_server: {shown} images/sec"

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from gputopo.captures import read_bundled
 from gputopo.planner import Request, plan
 from gputopo.prediction import Placement
-from gputopo.runs import summarise
-from gputopo.runs.compared import NOISE, against, with_prediction
-from gputopo.runs.input_verdict import ENOUGH, judge_input, judge_rates, judge_waiting
+from gputopo.runs import judge_input, summarise, with_prediction
 from gputopo.values.run.events import Replanned
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, Prediction, TimedRun
-from gputopo.values.run.result import AgainstPrediction, Result
+from gputopo.values.run.result import AgainstPrediction, InputVerdict, Result
 from gputopo.values.run.verdict import HostSummary
 from tests import there
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step, stream
@@ -48,8 +46,7 @@ def ran(model: str = "vgg16", compute_s: float = COMPUTE_S, **numbers: Any) -> R
 
 
 def compared(result: Result, plan: Plan) -> AgainstPrediction:
-    found = there(against(result, plan))
-    return found
+    return there(with_prediction(result, plan).prediction)
 
 
 @pytest.mark.parametrize("placing", [GPU, Placement("replicated", None, "nccl")])
@@ -320,8 +317,13 @@ def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
     assert judge_input(rated("input", 50.0, PYTHON), [("/runs/1", other)]) is None
 
 
+def input_beside(rate: float, training: float) -> InputVerdict:
+    """The verdict on an input by itself beside a training by itself, in images/sec."""
+    return there(judge_input(rated("input", rate, PYTHON), [("/runs/1", rated("train", training))]))
+
+
 def test_the_words_hold_both_rates_and_what_is_lost() -> None:
-    found = judge_rates(3058, 8560)  # alexnet, real against synthetic, of a published table
+    found = input_beside(3058, 8560)  # alexnet, real against synthetic, of a published table
     assert found.verdict == "input"
     assert "3,058.0 images/sec against 8,560.0" in found.says
     assert "64% less" in found.says
@@ -329,11 +331,11 @@ def test_the_words_hold_both_rates_and_what_is_lost() -> None:
 
 @given(RATES, RATES)
 def test_the_headroom_decides_alone(input_rate: float, training_rate: float) -> None:
-    found = judge_rates(input_rate, training_rate)
+    found = input_beside(input_rate, training_rate)
     headroom = input_rate / training_rate
     assert found.headroom == pytest.approx(headroom)
-    assert (found.verdict == "input") == (headroom < 1 - NOISE)
-    assert (found.verdict == "enough") == (headroom >= ENOUGH)
+    assert (found.verdict == "input") == (headroom < 0.95)
+    assert (found.verdict == "enough") == (headroom >= 1.2)
 
 
 @pytest.mark.parametrize(
@@ -346,9 +348,10 @@ def test_the_headroom_decides_alone(input_rate: float, training_rate: float) -> 
     ],
 )
 def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
-    share: float, alone: float | None, judged: str
+    share: float, alone: float, judged: str
 ) -> None:
-    found = judge_waiting(share, 100.0, alone)
+    earlier = [("/runs/1", rated("input", alone, PYTHON))]
+    found = there(judge_input(waited(100.0, share), earlier))
     assert found.verdict == judged
     assert f"{100 * share:.1f}% of the steps' time" in found.says
-    assert found.headroom == (None if alone is None else alone / 100)
+    assert found.headroom == alone / 100

@@ -1,10 +1,10 @@
 """The history: by machine, model and time, made again from run folders, safe beside other writers."""
 
 import contextlib
-import multiprocessing
 import os
 import shutil
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +196,20 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert "GPUTOPO_HOME" in error.value.hint
 
 
+def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have SQLite wait for no other writer."""
+    connect = sqlite3.connect
+
+    def impatient(*arguments: Any, **more: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **{**more, "timeout": 0.0})
+        assert isinstance(connection, sqlite3.Connection)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", impatient)
+
+
 def test_a_writer_that_waits_too_long_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputopo.runs.history.WAIT_S", 0.0)
+    without_waiting(monkeypatch)
     box = BoxHistory(tmp_path)
     box.save(MACHINE, session(1.0), saved_at=0.0)
     holder = sqlite3.connect(box.path, isolation_level=None)
@@ -345,7 +357,7 @@ def test_a_lost_file_is_made_again_but_for_runs_whose_folders_are_gone(
 def test_runs_are_read_from_their_folders_if_the_file_cannot_be_used(
     state: str, runs: BoxHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gputopo.runs.history.READER_WAIT_S", 0.0)
+    without_waiting(monkeypatch)
     with contextlib.closing(sqlite3.connect(runs.path, isolation_level=None)) as holder:
         if state == "damaged":
             runs.path.write_bytes(GARBAGE)
@@ -360,22 +372,20 @@ def test_runs_are_read_from_their_folders_if_the_file_cannot_be_used(
     assert runs.path.is_dir() or state != "damaged" or runs.path.read_bytes() == GARBAGE
 
 
-def _add_and_read(folder: Path, number: int) -> None:
-    box = BoxHistory(folder)
-    for place in range(10):
-        name = f"{number}-{place}"
-        box.add(run_folder(folder / "elsewhere" / name, result_of(1.0), 1.0))
-        run_folder(box.runs / name, result_of(1.0), 1.0)
-        assert next(box.past(), None) is not None
-
-
 def test_parallel_runs_lose_no_result_and_none_is_there_twice(tmp_path: Path) -> None:
-    box = BoxHistory(tmp_path)
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_add_and_read, args=(tmp_path, number)) for number in range(2)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    names = [f"{where}/{a}-{b}" for where in ("elsewhere", "runs") for a in range(2) for b in range(10)]
-    assert sorted(one.folder for one in box.past()) == [str(tmp_path / name) for name in names]
+    """Threads with a connection each: SQLite locks the file between connections, of whatever process."""
+
+    def add_and_read(number: int) -> None:
+        box = BoxHistory(tmp_path)
+        for place in range(5):
+            name = f"{number}-{place}"
+            box.add(run_folder(tmp_path / "elsewhere" / name, result_of(1.0), 1.0))
+            run_folder(box.runs / name, result_of(1.0), 1.0)
+            assert next(box.past(), None) is not None
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(add_and_read, range(2)))
+    names = [f"{where}/{a}-{b}" for where in ("elsewhere", "runs") for a in range(2) for b in range(5)]
+    assert sorted(one.folder for one in BoxHistory(tmp_path).past()) == [
+        str(tmp_path / name) for name in names
+    ]

@@ -3,7 +3,6 @@ from collections.abc import Iterator
 import pytest
 
 from gputopo.runs import Judgement, RecentSteps, Reports, Summary
-from gputopo.runs.live import EVERY_S, MAX_SHARE
 from gputopo.values.run.bounded import RECENT_STEPS
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged
 from gputopo.values.run.verdict import Cause, Causes, Verdict
@@ -25,7 +24,7 @@ def reported(trainer: Trainer, steps: int) -> Iterator[tuple[int, Event]]:
 
 
 def test_a_slow_device_is_reported_once_within_100_steps_and_the_end_adds_nothing() -> None:
-    found = list(reported(Trainer(slow={1: slower(8)}, seed=1), 300))
+    found = list(reported(Trainer(slow={1: slower(8)}, seed=1), 200))
     ((step, anomaly),) = ((step, event) for step, event in found if isinstance(event, Anomaly))
     assert step <= 100
     assert (anomaly.tower, anomaly.gpu, anomaly.part) == (1, 1, "compute")
@@ -39,19 +38,19 @@ def test_a_slow_device_is_reported_once_within_100_steps_and_the_end_adds_nothin
 
 
 def test_what_becomes_slow_and_even_again_late_in_a_long_run_is_reported_once_each() -> None:
-    trainer = Trainer(slow={2: lambda step: 1 / 0.9 if 500 <= step < 700 else 1.0}, seed=2)
-    changes = [(step, one) for step, one in reported(trainer, 1000) if isinstance(one, Anomaly | AnomalyOver)]
+    trainer = Trainer(slow={2: lambda step: 1 / 0.9 if 300 <= step < 450 else 1.0}, seed=2)
+    changes = [(step, one) for step, one in reported(trainer, 600) if isinstance(one, Anomaly | AnomalyOver)]
     (slow_at, slow), (over_at, over) = changes
     assert isinstance(slow, Anomaly)
     assert "slower than its peers since about step" in slow.says
-    assert 500 < slow_at <= 600
+    assert 300 < slow_at <= 400
     assert isinstance(over, AnomalyOver)
     assert over.says.startswith("GPU 2 is no longer slower than its peers since about step ")
-    assert 700 < over_at <= 825
+    assert 450 < over_at <= 575
 
 
 def test_an_even_run_reports_nothing_but_that() -> None:
-    found = [event for _, event in reported(Trainer(seed=3), 400)]
+    found = [event for _, event in reported(Trainer(seed=3), 200)]
     assert all(isinstance(event, Judged) for event in found)
     last = found[-1]
     assert isinstance(last, Judged)
@@ -136,10 +135,10 @@ def test_a_dear_look_is_not_made_as_often() -> None:
         recent.add(event)
     assert recent.is_due(0.0)
     recent.take(0.0)
-    assert not recent.is_due(10 * EVERY_S)  # no new steps
+    assert not recent.is_due(20.0)  # no new steps
     for event in events:
         recent.add(event)
-    assert recent.is_due(EVERY_S)
-    recent.took(1.0, seconds=30 * MAX_SHARE)
+    assert recent.is_due(2.0)
+    recent.took(1.0, seconds=0.15)  # 0.5% of 30 s
     assert not recent.is_due(30.0)
     assert recent.is_due(31.0)

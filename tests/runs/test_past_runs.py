@@ -1,6 +1,6 @@
 """Which earlier runs count, and what they say of the box."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -8,21 +8,51 @@ import pytest
 
 from gputopo.captures import read_bundled
 from gputopo.prediction import Figure, Placement
-from gputopo.runs.past_runs import MAX_FACTOR, MAX_JOBS, figures_by_marks, learned, past_run, step_factor
+from gputopo.runs import Past, measured_before
+from gputopo.topology import fingerprint
+from gputopo.values.machine import Machine
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
-from gputopo.values.run.result import Result
-from gputopo.workload import require_workload
+from gputopo.values.run.result import DeviceResult, Result
+from gputopo.workload import Workload, require_workload
 from tests import there
 from tests.runs.boxes import BATCH, ON_CPU, run
 
-MACHINE = read_bundled("dgx1-p100")
+
+def located(name: str) -> Machine:
+    """A bundled machine with addresses, by which its runs are known."""
+    machine = read_bundled(name)
+    gpus = (
+        msgspec.structs.replace(gpu, pci_address=f"0000:{gpu.index + 5:02x}:00.0") for gpu in machine.gpus
+    )
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
+
+
+MACHINE = located("dgx1-p100")
 NCCL = Placement("replicated", None, "nccl")
 
 
-def of(results: Iterable[Result], figures: Sequence[Figure] = ()) -> Learned | None:
-    past = [one for result in results if (one := past_run(result)) is not None]
-    return learned(MACHINE, past, figures, require_workload)
+def shown(
+    results: Iterable[Result],
+    machine: Machine = MACHINE,
+    *,
+    of: Machine = MACHINE,
+    workload_of: Callable[[str], Workload | None] = require_workload,
+) -> tuple[tuple[Figure, ...], Learned | None]:
+    """What runs of `of` show for `machine`."""
+    past = [
+        Past(result=one, finished_at=0.0, folder="", fingerprint=there(fingerprint(of))) for one in results
+    ]
+    return measured_before(machine, past, workload_of)
+
+
+def learned(*results: Result, machine: Machine = MACHINE) -> Learned | None:
+    return shown(results, machine, of=machine)[1]
+
+
+def with_rows(result: Result, change: Callable[[DeviceResult], dict[str, Any]]) -> Result:
+    rows = (msgspec.structs.replace(row, **change(row)) for row in result.devices)
+    return msgspec.structs.replace(result, devices=tuple(rows))
 
 
 def some(**numbers: Any) -> list[Result]:
@@ -31,30 +61,35 @@ def some(**numbers: Any) -> list[Result]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "placing"),
+    ("machine", "placing", "slower"),
     [
-        ("7gforce", ON_CPU),
-        ("dgx1-p100", NCCL),
-        ("7gforce", Placement("parameter_server", "gpu:1")),
-        ("dgx1-p100", Placement("parameter_server", "gpu:spread")),
+        ("7gforce", ON_CPU, 0.9),
+        ("dgx1-p100", NCCL, 1.2),
+        ("7gforce", Placement("parameter_server", "gpu:1"), 1.2),
+        ("dgx1-p100", Placement("parameter_server", "gpu:spread"), 0.9),
     ],
 )
-@pytest.mark.parametrize("slower", [0.9, 1.2])
 def test_two_jobs_show_the_factor_between_steps_and_their_predictions(
     machine: str, placing: Placement, slower: float
 ) -> None:
-    box = read_bundled(machine)
-    past = [past_run(run(box, name, placing=placing, slower=slower)) for name in ("vgg16", "resnet152")]
-    found = there(learned(box, filter(None, past), (), require_workload))
+    box = located(machine)
+    past = [run(box, name, placing=placing, slower=slower) for name in ("vgg16", "resnet152")]
+    found = there(learned(*past, machine=box))
     assert (found.runs, found.jobs) == (2, 2)
     assert found.step_factor == pytest.approx(slower, rel=0.03)
-    one = there(learned(box, filter(None, past[:1]), (), require_workload))
+    one = there(learned(past[0], machine=box))
     assert (one.jobs, one.step_factor) == (1, 1.0)
+
+
+def test_one_disturbed_job_does_not_move_the_factor_which_is_two_at_most() -> None:
+    disturbed = run(MACHINE, "alexnet", slower=1.9)
+    assert there(learned(*some(slower=1.2), disturbed)).step_factor == pytest.approx(1.2, rel=0.03)
+    assert there(learned(*some(slower=9.0))).step_factor == 2.0
 
 
 def test_the_speed_of_each_placement_is_the_median_of_its_runs() -> None:
     runs = [run(MACHINE, "vgg16", slower=slower) for slower in (1.0, 1.1, 1.01)]
-    [found] = there(of([*runs])).speeds
+    [found] = there(learned(*runs)).speeds
     assert (found.model, found.precision, found.batch, found.gpus) == ("vgg16", "fp32", BATCH, (0, 1))
     assert (found.variable_update, found.ps_device, found.all_reduce) == ("parameter_server", "cpu", None)
     assert found.images_per_sec == pytest.approx(there(runs[2].throughput).median, rel=1e-3)
@@ -63,39 +98,35 @@ def test_the_speed_of_each_placement_is_the_median_of_its_runs() -> None:
 
 def test_a_run_of_one_gpu_with_the_same_job_counts_before_the_marks() -> None:
     """The marks here are wrong by a fifth."""
-    name = MACHINE.gpus[0].name or ""
-    figures = [Figure(name, model, BATCH, "fp32", BATCH / 0.1) for model in ("vgg16", "resnet152")]
-    runs = [
-        msgspec.structs.replace(
-            one, devices=tuple(msgspec.structs.replace(row, compute_ms=80.0) for row in one.devices)
-        )
-        for one in some(slower=1.2)
-    ]
-    found = there(of(runs, figures))
+    runs = [with_rows(one, lambda row: {"compute_ms": 80.0}) for one in some(slower=1.2)]
+
+    def alone(batch: int) -> list[Result]:
+        """Runs of one GPU that takes 0.1 s for a batch."""
+        rates = dict.fromkeys(("mean", "median", "total"), batch / 0.1)
+        faster = [
+            msgspec.structs.replace(one, throughput=msgspec.structs.replace(there(one.throughput), **rates))
+            for one in some(gpus=(0,))
+        ]
+        return [with_rows(one, lambda row: {"batch_size": batch}) for one in faster]
+
+    found = there(learned(*runs, *alone(BATCH)))
     assert found.step_factor == pytest.approx(1.2, rel=0.03)
-    other_batch = [one._replace(batch=2 * BATCH) for one in figures]
-    assert of(runs, other_batch) == of(runs) != found
+    assert learned(*runs, *alone(2 * BATCH)) == learned(*runs) != found
 
 
 def test_runs_of_one_job_count_once_by_their_median() -> None:
     """So one of three that was disturbed changes nothing."""
     usual = some(slower=1.1)
     disturbed = run(MACHINE, "vgg16", slower=1.6)
-    found = there(of([disturbed, *usual, usual[0]]))
+    found = there(learned(disturbed, *usual, usual[0]))
     assert found.runs == 4
-    assert found.step_factor == there(of(usual)).step_factor
+    assert found.step_factor == there(learned(*usual)).step_factor
 
 
-def anomaly() -> Anomaly:
-    return Anomaly(
-        time_s=0.0,
-        tower=0,
-        part="compute",
-        percent_under=9.0,
-        percent_under_low=7.0,
-        confidence=0.99,
-        says="",
-    )
+ANOMALY = Anomaly(
+    time_s=0.0, tower=0, part="compute", percent_under=9.0, percent_under_low=7.0, confidence=0.99, says=""
+)
+NOISY = msgspec.structs.replace(there(run(MACHINE, "vgg16").throughput), uncertainty=1e3)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +136,15 @@ def anomaly() -> Anomaly:
         {"backend": "cpu"},
         {"rehearsal_of": "az-2x-m60"},
         {"throughput": None},
-        {"anomalies": (anomaly(),)},
+        {"anomalies": (ANOMALY,)},
+        {"throughput": NOISY},
         {"steady_steps": None},
         {"steady_steps": 40},
         {"spec": {}},
     ],
 )
 def test_runs_that_were_disturbed_or_not_on_these_gpus_do_not_count(changed: dict[str, Any]) -> None:
-    assert past_run(run(MACHINE, "vgg16")) is not None
-    assert past_run(run(MACHINE, "vgg16", **changed)) is None
+    assert learned(run(MACHINE, "vgg16", **changed)) is None
 
 
 @pytest.mark.parametrize(
@@ -135,60 +166,37 @@ def test_runs_that_were_disturbed_or_not_on_these_gpus_do_not_count(changed: dic
 )
 def test_runs_that_the_constants_do_not_describe_do_not_count(changed: dict[str, Any]) -> None:
     usual = run(MACHINE, "vgg16")
-    assert past_run(msgspec.structs.replace(usual, spec={**usual.spec, **changed})) is None
+    assert learned(msgspec.structs.replace(usual, spec={**usual.spec, **changed})) is None
 
 
-def test_a_noisy_run_does_not_count_and_a_short_one_does() -> None:
-    """With too few steps whether they are steady is not known."""
-    usual = run(MACHINE, "vgg16")
-    assert usual.throughput is not None
-    noisy = msgspec.structs.replace(usual.throughput, uncertainty=0.03 * usual.throughput.mean)
-    assert past_run(run(MACHINE, "vgg16", throughput=noisy)) is None
-    assert past_run(run(MACHINE, "vgg16", steady_steps=None, steps=5, warmup_steps=2)) is not None
+def test_a_short_run_counts_as_its_steps_are_too_few_to_know_whether_they_are_steady() -> None:
+    assert learned(run(MACHINE, "vgg16", steady_steps=None, steps=5, warmup_steps=2)) is not None
 
 
 def test_without_costs_or_marks_only_speeds_are_known_and_nothing_of_gpus_that_are_gone() -> None:
-    unknown = there(learned(MACHINE, filter(None, map(past_run, some())), (), lambda _: None))
+    unknown = there(shown(some(), workload_of=lambda _: None)[1])
     assert (unknown.jobs, unknown.step_factor, len(unknown.speeds)) == (0, 1.0, 2)
     fewer = msgspec.structs.replace(MACHINE, gpus=MACHINE.gpus[2:], links=())
-    assert learned(fewer, filter(None, map(past_run, some())), (), require_workload) is None
-    bare = [
-        msgspec.structs.replace(
-            one, devices=tuple(msgspec.structs.replace(row, weights_ms=None) for row in one.devices)
-        )
-        for one in some()
-    ]
-    assert (there(of(bare)).jobs, len(there(of(bare)).speeds)) == (0, 2)
-    assert of([]) is None
+    assert shown(some(), fewer, of=fewer)[1] is None
+    bare = there(learned(*(with_rows(one, lambda row: {"weights_ms": None}) for one in some())))
+    assert (bare.jobs, len(bare.speeds)) == (0, 2)
+    assert learned() is None
 
 
 @pytest.mark.parametrize("placing", [ON_CPU, NCCL])
 def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placement) -> None:
-    past = filter(None, [past_run(run(MACHINE, "resnet50", placing=placing))])
-    [found] = figures_by_marks(MACHINE, past)
+    ((found,), _) = shown([run(MACHINE, "resnet50", placing=placing)])
     assert found[:4] == (MACHINE.gpus[0].name, "resnet50", BATCH, "fp32")
     assert found.images_per_sec == pytest.approx(BATCH / 0.1)
     assert found.by_marks
-    assert figures_by_marks(MACHINE, []) == ()
 
 
 def test_marks_of_gpus_of_one_model_with_different_batches_are_no_speed_of_that_model() -> None:
-    past = there(past_run(run(MACHINE, "resnet50", placing=NCCL)))
-    halved = (past.job.batches[0] // 2, *past.job.batches[1:])
-    assert figures_by_marks(MACHINE, [past._replace(job=past.job._replace(batches=halved))]) == ()
+    usual = run(MACHINE, "resnet50", placing=NCCL)
+    assert shown([with_rows(usual, lambda row: {"batch_size": BATCH >> row.device.tower})])[0] == ()
 
 
 def test_only_the_latest_jobs_are_looked_at() -> None:
-    gpus = [(a, b) for a in range(8) for b in range(a)]
-    found = there(of(run(MACHINE, "vgg16", gpus=pair) for pair in gpus))
-    assert len(gpus) > MAX_JOBS == found.jobs == found.runs
-
-
-def test_the_median_of_several_jobs_is_the_factor_and_one_disturbed_job_does_not_move_it() -> None:
-    assert step_factor([1.2, 1.2]) == pytest.approx(1.2)
-    assert step_factor([1.2, 1.2, 1.9]) == pytest.approx(1.2)
-
-
-def test_one_job_changes_nothing_and_no_jobs_change_more_than_a_factor_of_two() -> None:
-    assert step_factor([]) == step_factor([1.5]) == 1.0
-    assert step_factor([9.0, 8.0]) == MAX_FACTOR
+    gpus = [(a, b) for a in range(6) for b in range(a)]
+    found = there(learned(*(run(MACHINE, "vgg16", gpus=pair) for pair in gpus)))
+    assert len(gpus) > 12 == found.jobs == found.runs

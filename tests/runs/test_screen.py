@@ -8,47 +8,83 @@ import msgspec
 import pytest
 
 from gputopo.runs import RunReadings, device_rows
-from gputopo.runs.screen import causes_of
-from gputopo.runs.screen_changes import changes
 from gputopo.values.run.events import GpuSample, Sample
-from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.result import DeviceResult
-from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun
 from gputopo.values.run.verdict import Causes, Verdict
 from tests import there
 from tests.invented_runs import gpu_devices, step
 
+NAMES = dict.fromkeys(range(6), "GeForce GTX 1070")
+TWO = dict.fromkeys(range(2), "GeForce GTX 1070")
+# Rounds of one GPU differ by a few parts in a thousand, not alike on all GPUs.
+WOBBLE = (1.0, 1.002, 0.999)
+
+
+def runs(
+    speeds: dict[int, float],
+    clocks: dict[int, float] | None = None,
+    rounds: int = 3,
+    readings: dict[int, GpuReading] | None = None,
+) -> tuple[ScreenRun, ...]:
+    """Runs of each GPU by itself. `clocks`: of the cores, in MHz; `readings`: all that was read."""
+    read = {gpu: GpuReading(graphics_mhz=mhz) for gpu, mhz in (clocks or {}).items()} | (readings or {})
+    return tuple(
+        ScreenRun(
+            kind="alone",
+            round=number + 1,
+            mode="parameter_server cpu",
+            folder=f"screen/alone-{gpu}-{number + 1}",
+            devices=(InRun(number=gpu, images_per_sec=speed, reading=read.get(gpu, GpuReading())),),
+            images_per_sec=speed * WOBBLE[(number + gpu) % 3],
+            noise=0.001,
+        )
+        for number in range(rounds)
+        for gpu, speed in speeds.items()
+    )
+
+
+def screen_of(found: tuple[ScreenRun, ...], names: dict[int, str] | None = None) -> Screen:
+    """A screen of these runs; `names`: of its devices, if it has their rows."""
+    return Screen(
+        model="alexnet",
+        batch_size=512,
+        backend="gpu",
+        says=(),
+        devices=device_rows(names, found) if names else (),
+        runs=found,
+        seconds=1.0,
+        quick=False,
+        complete=True,
+    )
+
+
 WELL = {"graphics_mhz": 1900.0, "temperature_c": 70.0, "power_w": 150.0, "pcie_gen": 3.0, "pcie_width": 16.0}
 
 
-def row(word: str = "even", **reading: Any) -> ScreenDevice:
-    return ScreenDevice(number=1, word=word, says="", reading=GpuReading(**{**WELL, **reading}))
-
-
 @pytest.mark.parametrize(
-    ("now", "words"),
+    ("speed", "read", "words"),
     [
-        (row(graphics_mhz=1880.0, temperature_c=76.0, power_w=140.0), ()),
-        (row(graphics_mhz=1700.0), ("core clock 1,700 MHz, was 1,900 MHz",)),
-        (row(temperature_c=83.0), ("13 \N{DEGREE SIGN}C warmer",)),
-        (row(power_w=100.0), ("power 100 W, was 150 W",)),
-        (row(pcie_width=1.0), ("link gen3 x1, was gen3 x16",)),
-        (row("slow"), ("slow, was even",)),
+        (99.8, {"graphics_mhz": 1880.0, "temperature_c": 76.0, "power_w": 140.0}, ()),
+        (100.0, {"graphics_mhz": 1700.0}, ("core clock 1,700 MHz, was 1,900 MHz",)),
+        (100.0, {"temperature_c": 83.0}, ("13 \N{DEGREE SIGN}C warmer",)),
+        (100.0, {"power_w": 100.0}, ("power 100 W, was 150 W",)),
+        (100.0, {"pcie_width": 1.0}, ("link gen3 x1, was gen3 x16",)),
+        (93.0, {}, ("7.0% slower (at least 6.6%)", "slow, was even")),
+        (107.0, {}, ("7.0% faster (at least 6.6%)",)),
     ],
 )
-def test_a_reading_that_moved_by_more_than_runs_differ_is_named(
-    now: ScreenDevice, words: tuple[str, ...]
+def test_what_moved_by_more_than_runs_differ_since_the_last_screen_is_named(
+    speed: float, read: dict[str, float], words: tuple[str, ...]
 ) -> None:
-    assert changes(row(), now, None) == words
+    def screened(speed: float, read: dict[str, float]) -> tuple[ScreenRun, ...]:
+        readings = {0: GpuReading(**WELL), 1: GpuReading(**{**WELL, **read})}
+        return runs({0: 100.0, 1: speed}, readings=readings)
 
-
-def test_a_speed_counts_beyond_the_noise_in_both_directions() -> None:
-    assert changes(row(), row(), Under(percent=7.0, low=5.04, high=9.0)) == ("7.0% slower (at least 5.0%)",)
-    assert changes(row(), row(), Under(percent=-7.0, low=-9.0, high=-5.04)) == (
-        "7.0% faster (at least 5.0%)",
-    )
-    assert changes(row(), row(), Under(percent=2.0, low=-1.0, high=5.0)) == ()
-    assert changes(row(), row(), Under(percent=2.0)) == ()
+    now = device_rows(TWO, screened(speed, read), screen_of(screened(100.0, {}), TWO))[1]
+    assert now.changes == words
+    assert now.slower == (speed < 95)
+    assert ("7.0% slower than in the last screen" in now.says) == now.slower
 
 
 WELL_ALONE = {
@@ -65,17 +101,13 @@ WELL_ALONE = {
 }
 
 
-def found(lost: float, *, rounds: int = 3, peer: dict[str, Any] | None = None, **own: Any) -> Causes:
-    """GPU 1 lacks a share `lost` of the speed of GPU 0, and reads `own` where that is different."""
+def found(lost: float, *, peer: dict[str, Any] | None = None, **own: Any) -> Causes:
+    """The causes why GPU 1 lacks a share `lost` of the speed of GPU 0; it reads `own` where that differs."""
     readings = {
-        gpu: dict.fromkeys(range(1, rounds + 1), GpuReading(**{**WELL_ALONE, **different}))
-        for gpu, different in ((0, peer or {}), (1, own))
+        gpu: GpuReading(**{**WELL_ALONE, **different}) for gpu, different in ((0, peer or {}), (1, own))
     }
-    speeds = {
-        gpu: {number: TimedRun(speed, 0.001) for number in range(1, rounds + 1)}
-        for gpu, speed in ((0, 100.0), (1, 100.0 * (1 - lost)))
-    }
-    return causes_of(1, 0, readings, speeds, 100 * lost)
+    rows = device_rows(TWO, runs({0: 100.0, 1: 100.0 * (1 - lost)}, readings=readings))
+    return there(rows[1].causes)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +131,8 @@ def test_each_cause_is_found_by_what_the_gpu_read(own: dict[str, Any], cause: st
 def test_the_rest_of_a_gap_is_unexplained_and_shares_add_up() -> None:
     causes = found(0.15, graphics_mhz=1805.0)
     (clock,) = causes.found
-    assert clock.percent == pytest.approx(15 * math.log(1900 / 1805) / -math.log(0.85))
-    assert clock.percent + causes.unexplained_percent == pytest.approx(15)
+    assert clock.percent == pytest.approx(15 * math.log(1900 / 1805) / -math.log(0.85), rel=0.02)
+    assert clock.percent + causes.unexplained_percent == pytest.approx(15, abs=0.1)
     assert causes.says.startswith("Partly: core clock 1,805 MHz, 5.0% below its peers")
 
 
@@ -112,7 +144,7 @@ def test_processes_more_than_on_the_peer_take_their_share_of_the_gpu_at_most(
 ) -> None:
     causes = found(0.75, other_processes=float(own), peer={"other_processes": float(of_peer)})
     percents = [75 * math.log(1 / (1 - share)) / math.log(4)] if share else []
-    assert [one.percent for one in causes.found] == pytest.approx(percents)
+    assert [one.percent for one in causes.found] == pytest.approx(percents, rel=0.01)
 
 
 def test_a_busy_host_in_the_runs_of_both_explains_nothing() -> None:
@@ -122,33 +154,6 @@ def test_a_busy_host_in_the_runs_of_both_explains_nothing() -> None:
 def test_what_was_not_read_is_not_excluded() -> None:
     causes = found(0.05, memory_mhz=None, link_gb_per_s=None)
     assert set(causes.not_checked) == {"memory-clock", "pcie-link"}
-
-
-NAMES = dict.fromkeys(range(6), "GeForce GTX 1070")
-# Rounds of one GPU differ by a few parts in a thousand, not alike on all GPUs.
-WOBBLE = (1.0, 1.002, 0.999)
-
-
-def runs(
-    speeds: dict[int, float], clocks: dict[int, float] | None = None, rounds: int = 3
-) -> tuple[ScreenRun, ...]:
-    return tuple(
-        ScreenRun(
-            kind="alone",
-            round=number + 1,
-            mode="parameter_server cpu",
-            folder=f"screen/alone-{gpu}-{number + 1}",
-            devices=(
-                InRun(
-                    number=gpu, images_per_sec=speed, reading=GpuReading(graphics_mhz=(clocks or {}).get(gpu))
-                ),
-            ),
-            images_per_sec=speed * WOBBLE[(number + gpu) % 3],
-            noise=0.001,
-        )
-        for number in range(rounds)
-        for gpu, speed in speeds.items()
-    )
 
 
 def test_a_short_run_reads_the_means_of_what_slows_a_gpu_and_the_medians_of_its_row() -> None:
@@ -172,20 +177,6 @@ def test_a_short_run_reads_the_means_of_what_slows_a_gpu_and_the_medians_of_its_
     )
 
 
-def screen_of(found: tuple[ScreenRun, ...]) -> Screen:
-    return Screen(
-        model="alexnet",
-        batch_size=512,
-        backend="gpu",
-        says=(),
-        devices=(),
-        runs=found,
-        seconds=1.0,
-        quick=False,
-        complete=True,
-    )
-
-
 def by_number(rows: tuple[ScreenDevice, ...]) -> dict[int, ScreenDevice]:
     return {row.number: row for row in rows}
 
@@ -200,10 +191,18 @@ def test_the_published_table_is_made_anew_with_its_unexplained_part() -> None:
     causes = there(rows[3].causes)
     assert [one.id for one in causes.found] == ["core-clock"]
     assert "Possible cause: core clock 1,790 MHz" in rows[3].says
-    assert rows[1].explained_percent == pytest.approx(4.5, abs=0.2)
+    assert rows[1].explained_percent == pytest.approx(4.8, abs=0.2)
     assert rows[1].unexplained_percent == pytest.approx(10.7, abs=0.4)
     assert "unexplained" in rows[1].says
     assert [row.number for row in rows.values() if row.is_outlier] == [1, 3]
+
+
+def test_three_slow_gpus_of_four_are_slow_and_one_fast_gpu_of_eight_makes_none_slow() -> None:
+    names = dict.fromkeys(range(8), "A")
+    slow = device_rows(dict.fromkeys(range(4), "A"), runs({0: 100.0, 1: 90.0, 2: 90.0, 3: 90.0}))
+    assert [row.word for row in slow] == ["even", "slow", "slow", "slow"]
+    fast = device_rows(names, runs({0: 100.0} | dict.fromkeys(range(1, 8), 90.0)))
+    assert {row.word for row in fast} == {"even"}
 
 
 def test_one_round_alone_leaves_it_open_and_the_run_of_all_at_once_decides() -> None:
@@ -231,13 +230,6 @@ def test_rounds_that_differ_much_leave_it_open() -> None:
     unsure = by_number(device_rows({0: "A", 1: "A"}, noisy))[1]
     assert unsure.word == "cannot tell"
     assert re.fullmatch(r"GPU 1 is at most [\d.]+% slower than GPU 0 \(97\.5% confidence\)", unsure.says)
-
-
-def test_a_gpu_that_became_slower_than_in_the_last_screen_is_named() -> None:
-    last = screen_of(runs({0: 100.0, 1: 100.0}))
-    rows = by_number(device_rows({0: "A", 1: "A"}, runs({0: 99.0, 1: 93.0}), last))
-    assert [row.slower for row in rows.values()] == [False, True]
-    assert "7.0% slower than in the last screen" in rows[1].says
 
 
 def test_a_gpu_that_could_not_be_run_has_its_reason() -> None:

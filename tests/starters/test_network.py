@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES
 from tests.kit.dialects.nccl_tests import one_size
+from tests.launch.jobs.test_network import ALL_BYTES, PAIR_BYTES
 from tests.starters.cluster import Cluster
 from tests.starters.runs import GPUTOPO, WAYS, environ
 
@@ -38,7 +38,7 @@ def given(tmp_path: Path) -> dict[str, str]:
     """The variables of who types it: a GPU on each host, and nccl-tests in PATH."""
     (tmp_path / "proc/driver/nvidia/gpus/0000:41:00.0").mkdir(parents=True)
     printed = {
-        "sendrecv_perf": one_size("sendrecv", 12.5, BYTES),
+        "sendrecv_perf": one_size("sendrecv", 12.5, PAIR_BYTES),
         "all_reduce_perf": one_size("all_reduce", 10.0, ALL_BYTES, hosts=3),
     }
     for name, text in printed.items():

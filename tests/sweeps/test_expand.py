@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.sweeps import CellBox, Matrix, expand_matrix
-from gputopo.sweeps.expand import Expanded
-from gputopo.sweeps.matrix import MatrixTable, Value, When
+from gputopo.sweeps import CellBox, Expanded, Matrix, MatrixTable, Value, When, expand_matrix
 from gputopo.values.errors import UsageError
 
 CPU = CellBox(backend="cpu")

@@ -7,16 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs.sweep_cells import UNFIT, known_options
 from gputopo.sweeps import PRESETS, Matrix, matrix_source, parse_matrix
 from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.option import Declared, Option, options_of
 from gputopo.values.run.options import SweepOptions
+from gputopo.values.run.placement import PlanOptions
+from gputopo.values.run.spec import RunSpec
 
+UNFIT = {"checkpoints": "all cells would write to it", "cpu": "", "repeats": ""}
+OPTIONS = {"model": Declared(Option("--model", "Model", value="NAME"), "model", str, None)} | {
+    one.name.rstrip("_"): one
+    for one in (*options_of(PlanOptions), *options_of(RunSpec))
+    if one.name.rstrip("_") not in UNFIT
+}
 MODEL = '[matrix]\nmodel = "alexnet"\n'
 
 
 def matrix(text: str) -> Matrix:
-    return parse_matrix(text, known_options(), origin="m.toml", unfit=UNFIT)
+    return parse_matrix(text, OPTIONS, origin="m.toml", unfit=UNFIT)
 
 
 def refused(text: str) -> str:
@@ -51,7 +59,6 @@ def test_values_lists_and_switches_are_read() -> None:
         ("repeat = 2\n" + MODEL, "did you mean repeats?"),
         (MODEL + "batch_size = 0\n", "--batch-size"),
         (MODEL + "variable_update = 'replicatd'\n", "did you mean replicated?"),
-        ('[matrix]\nmodel = "alexnett"\n', "alexnet"),
         (
             MODEL + "checkpoints = 'x'\n",
             "checkpoints is not an option of a cell: all cells would write to it",

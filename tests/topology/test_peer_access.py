@@ -1,9 +1,8 @@
-from typing import Any, get_args
+from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.topology import P2P_CAUSES, acs_bridges, why_p2p_off, with_p2p_reasons
-from gputopo.topology.peer_access import P2pCause, chips_differ
+from gputopo.topology import acs_bridges, why_p2p_off, with_p2p_reasons
 from gputopo.values.machine import Hop, Machine
 from tests import there
 from tests.findings.boxes import PORT, UP, Change, all_of, down, every_gpu, gpu, host, node, pair, sound
@@ -23,10 +22,6 @@ def test_a_pair_that_is_on_or_not_known_has_no_cause() -> None:
     assert cause(sound(2)) is None
     assert cause(pair(0, 1, p2p_read=None, p2p_write=None)(sound(2))) is None
     assert cause(pair(0, 1, p2p_read="UNKNOWN", p2p_write="UNKNOWN")(sound(2))) is None
-
-
-def test_every_cause_has_a_text() -> None:
-    assert set(P2P_CAUSES) == set(get_args(P2pCause))
 
 
 CAUSES: list[tuple[str, Change]] = [
@@ -76,16 +71,18 @@ def test_the_first_cause_counts_where_there_are_several() -> None:
 
 
 def test_cards_of_one_chip_are_no_different_chips() -> None:
-    a, b = all_of(gpu(0, name="GeForce GTX 1070"), gpu(1, name="GeForce GTX 1080"))(sound(2)).gpus
-    assert chips_differ(a, b) is False
-    assert chips_differ(a, replace(b, name="GeForce GTX 1080 Ti")) is True
-    assert chips_differ(a, replace(b, name="NVIDIA Future 9000")) is None
-    assert chips_differ(replace(a, architecture="Pascal"), replace(b, name="x", architecture="Ada")) is True
-    assert chips_differ(replace(a, name=None), replace(b, name=None)) is None
-    # The chip of one of two Pascal cards is not in the reference data.
-    assert (
-        chips_differ(replace(a, name="GeForce GTX 1080 Ti"), replace(b, name="GeForce GTX 1060 6GB")) is None
-    )
+    cards: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+        ({"name": "GeForce GTX 1070"}, {"name": "GeForce GTX 1080"}, False),
+        ({"name": "GeForce GTX 1070"}, {"name": "GeForce GTX 1080 Ti"}, True),
+        ({"name": "GeForce GTX 1070"}, {"name": "NVIDIA Future 9000"}, False),
+        ({"name": "x", "architecture": "Pascal"}, {"name": "y", "architecture": "Ada"}, True),
+        ({"name": None}, {"name": None}, False),
+        # The chip of one of two Pascal cards is not in the reference data.
+        ({"name": "GeForce GTX 1080 Ti"}, {"name": "GeForce GTX 1060 6GB"}, False),
+    ]
+    for first, second, differ in cards:
+        machine = all_of(gpu(0, **first), gpu(1, **second), pair(0, 1, **OFF))(sound(2))
+        assert (cause(machine) == "different_chips") == differ
 
 
 def test_a_policy_is_no_cause_where_equal_cards_are_peers() -> None:

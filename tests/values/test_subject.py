@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.findings import subjects_in_words
+from gputopo.report import document_text, watched_document
 from gputopo.values import schema
 from gputopo.values.facts import (
     EVERY,
@@ -19,6 +19,7 @@ from gputopo.values.facts import (
     single_facts,
     values_at,
 )
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, NvLink, PciNode
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -95,7 +96,9 @@ def test_several_subjects_in_words() -> None:
         (["nic:1", "nics:0-1"], "network cards 0-1"),
     ]
     for texts, words in cases:
-        assert subjects_in_words(map(Subject.parse, texts)) == words
+        subjects = map(Subject.parse, texts)
+        found = [Finding(id="x", severity="info", subject=subject, says="it is") for subject in subjects]
+        assert f"  {words}  x\n" in document_text(watched_document(found, None), 80)
 
 
 RECORDED = Machine(

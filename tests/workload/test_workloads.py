@@ -2,8 +2,7 @@
 
 import pytest
 
-from gputopo.workload import Padding, known_architectures, require_workload
-from gputopo.workload.sketch import Sketch
+from gputopo.workload import Norm, Padding, Sketch, known_architectures, require_workload
 
 # Trainable numbers, and those of moving statistics as well, as tf_cnn_benchmarks builds the networks
 # (1001 and 11 classes); the last two as the Keras examples have them.
@@ -111,11 +110,9 @@ def test_shapes_that_differ_are_neither_added_nor_joined() -> None:
 
 
 def test_a_norm_brings_moving_statistics_and_takes_the_bias_away() -> None:
-    from gputopo.workload.sketch import PLAIN_NORM, RESIDUAL_NORM
-
     net = Sketch()
-    net.conv((8, 8, 3), 4, 3, norm=RESIDUAL_NORM)
-    net.conv((8, 8, 3), 4, 3, norm=PLAIN_NORM)
+    net.conv((8, 8, 3), 4, 3, norm=Norm(scale=True))
+    net.conv((8, 8, 3), 4, 3, norm=Norm())
     net.conv((8, 8, 3), 4, 3, bias=False)
     roles = [one.role for one in net.variables]
     statistics = ["moving_mean", "moving_variance"]

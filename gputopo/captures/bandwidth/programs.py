@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.bandwidth.texts import Program, ProgramRead, plain, without_cut_number
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
@@ -57,7 +57,7 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
         raise InputError(f"{origin}: no result of a bandwidth test found", _HINT)
     lines = enumerate(text.splitlines(), 1)
     rest = "\n".join("" if number in understood else line for number, line in lines)
-    return merge.merge(machines), rest
+    return merging.merge(machines), rest
 
 
 def read_program(

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.bandwidth.texts import ProgramRead
 from gputopo.captures.matching import aligned
 from gputopo.values.bandwidth import Bandwidth, Sample, identity
@@ -174,14 +174,14 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
         )
     named = name_differing_runs(names, fitted)
     lists = [{gpu.index: gpu for gpu in (*most.gpus, *run.gpus)} for run in named]
-    machine = merge.merge(
+    machine = merging.merge(
         [
             replace(run, bandwidth=None, gpus=tuple(gpus.values()))
             for run, gpus in zip(named, lists, strict=True)
         ]
     )
     bandwidths = [run.bandwidth for run in named if run.bandwidth is not None]
-    return replace(machine, source=source, bandwidth=merge.joined_bandwidth(bandwidths))
+    return replace(machine, source=source, bandwidth=merging.joined_bandwidth(bandwidths))
 
 
 def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:

@@ -7,21 +7,20 @@ series.py decides which samples are stored.
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.ledger import Claims, Format, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
     Unanswered,
     machine,
-    mark_lost,
     parse_unanswered,
     with_unanswered,
 )
@@ -137,7 +136,7 @@ def parse(text: str, *, origin: str) -> Machine:
     filled = [table for table in scan.tables if table.rows or table.unanswered]
     if not filled:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
-    return merge.merge([table.machine() for table in filled])
+    return merging.merge([table.machine() for table in filled])
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -208,7 +207,7 @@ class _Table:
     rows: list[_Line] = field(default_factory=list)
     heads: list[tuple[int, int]] = field(default_factory=list)  # repeated names: rows above, line
     index_of: dict[str, int] = field(default_factory=dict)  # index of each GPU, by its identity
-    unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # with line numbers
+    unanswered: dict[int, Unanswered] = field(default_factory=dict)  # by line number
     gaps: list[Gap] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
 
@@ -250,14 +249,14 @@ class _Table:
     def line_numbers(self) -> frozenset[int]:
         """Return the numbers of its lines."""
         lines = (self.head.number, *(line for _, line in self.heads), *(line.number for line in self.rows))
-        return frozenset((*lines, *(number for number, _ in self.unanswered)))
+        return frozenset((*lines, *self.unanswered))
 
     def take_unanswered(self, line: _Line) -> bool:
         """Add a line if it reports that a GPU did not answer."""
         silent = parse_unanswered(line.text) if len(line.cells) == 1 else None
         if silent is None:
             return False
-        self.unanswered.append((line.number, silent))
+        self.unanswered[line.number] = silent
         return True
 
     def machine(self) -> Machine:
@@ -265,7 +264,7 @@ class _Table:
         samples = self._samples()
         if len(samples) > 1:
             return self._series(samples)
-        return self._at(samples[0] if samples else [], only=[silent for _, silent in self.unanswered])
+        return self._at(samples[0] if samples else [], self.unanswered.values())
 
     def _samples(self) -> list[_Rows]:
         """Return the rows of each sample, each with the index of its GPU."""
@@ -322,8 +321,8 @@ class _Table:
         self.index_of[identity] = index
         return index
 
-    def _at(self, rows: _Rows, *, only: Sequence[Unanswered]) -> Machine:
-        """Return the machine of these rows. `only`: the lines that may be about a GPU without a row."""
+    def _at(self, rows: _Rows, unanswered: Iterable[Unanswered]) -> Machine:
+        """Return the machine of these rows, and of GPUs that did not answer."""
         driver: list[tuple[Named, str]] = []
         attached: str | None = None
         gpus = {index: self._gpu(line) for index, line in rows}
@@ -333,13 +332,9 @@ class _Table:
                     driver.append((names("csv").driver[column], cell))
                 elif column == "count":
                     attached = attached or cell
-        lines = dict(rows)
-        for number, silent in self.unanswered:
-            before = {index: gpu for index, gpu in gpus.items() if lines[index].number < number}
-            mark_lost(before, silent, numbered=self.numbers)
         return machine(
             SOURCE,
-            with_unanswered(gpus, only, names("csv"), numbered=self.numbers),
+            with_unanswered(gpus, unanswered, names("csv"), numbered=self.numbers),
             driver_values=driver,
             not_understood=self.not_understood,
             attached=attached,
@@ -401,8 +396,8 @@ class _Table:
         stored = [self._sample(samples[place]) for place in sorted({*series.stored(samples), shown})]
         clock = Clock()
         times = [clock.read(self._time(each) or "") for each in samples]
-        of_rows = [silent for _, silent in self.unanswered] if self.numbers else []
-        whole_log = self._at(sorted({**rows, **others}.items()), only=of_rows)
+        of_rows = self.unanswered.values() if self.numbers else ()
+        whole_log = self._at(sorted({**rows, **others}.items()), of_rows)
         lasting = {gpu.index: facts_of(gpu) for gpu in whole_log.gpus}
         lost = [{"index": gpu.index, "lost": True} for gpu in whole_log.gpus if gpu.lost]
         if lost:

@@ -54,20 +54,23 @@ def parse_unanswered(line: str) -> Unanswered | None:
 
 
 def with_unanswered(
-    rows: Mapping[int, ReportedGpu], unanswered: Sequence[Unanswered], names: Names, *, numbered: bool
+    rows: Mapping[int, ReportedGpu], unanswered: Iterable[Unanswered], names: Names, *, numbered: bool
 ) -> dict[int, ReportedGpu]:
-    """Return all GPUs by index, including those that did not answer.
+    """Return all GPUs by index, including those that did not answer, which are lost.
 
     A line about a GPU that has a row adds no GPU. NVML counts by PCI address: the address places a GPU among
     rows that have addresses, else the number in its line does. A GPU with neither comes last, with the reason
     in `missing`. `numbered`: the rows' indices are the source's, and do not change. Else only the order is
     known.
     """
-    new = [
-        silent
-        for silent in dict.fromkeys(unanswered)
-        if not any(_is_about(silent, index, gpu, numbered) for index, gpu in rows.items())
-    ]
+    new: list[Unanswered] = []
+    for line in dict.fromkeys(unanswered):
+        answered = [gpu for index, gpu in rows.items() if _is_about(line, index, gpu, numbered)]
+        for gpu in answered:
+            gpu.lost = True
+            gpu.notes[""] = line.reason
+        if not answered:
+            new.append(line)
     gpus = dict(rows) if numbered else {}
     unnumbered = [] if numbered else [row for _, row in sorted(rows.items())]
     has_addresses = any(row.address is not None for row in rows.values())
@@ -100,14 +103,6 @@ def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
             if silent.number is None:
                 missing[at_gpu(index, "index")] = _WITHOUT_NUMBER
     return replace(machine, gpus=tuple(gpus[index] for index in sorted(gpus)), missing=missing)
-
-
-def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, numbered: bool) -> None:
-    """Mark a GPU as lost that answered before a line reported that it no longer does."""
-    for index, gpu in gpus.items():
-        if _is_about(line, index, gpu, numbered):
-            gpu.lost = True
-            gpu.notes[""] = line.reason
 
 
 def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, numbered: bool) -> bool:

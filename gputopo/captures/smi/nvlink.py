@@ -78,7 +78,7 @@ def _gpu_line(line: str) -> re.Match[str] | None:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the GPUs and their links. Raises InputError if there is no GPU, or two lines about one differ."""
+    """Read the GPUs and their links. Raises InputError if two lines about one GPU or link differ."""
     reported: dict[int, _ReportedGpu] = {}
     lost: dict[str | int | None, Unanswered] = {}
     gpu: _ReportedGpu | None = None
@@ -108,8 +108,6 @@ def parse(text: str, *, origin: str) -> Machine:
         return True
 
     lines = read_lines(text, take)
-    if not reported:
-        raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _HINT)
     source = (
         SOURCE
         if any(report.links or report.refused or report.is_cut for report in reported.values())

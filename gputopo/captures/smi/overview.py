@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
@@ -21,7 +21,6 @@ from gputopo.captures.smi.machine import (
     Unanswered,
     identity_of,
     machine,
-    mark_lost,
     parse_unanswered,
     refuse_others,
     with_unanswered,
@@ -116,7 +115,7 @@ def parse(text: str, *, origin: str) -> Machine:
     identities = [identity_of(machine, "one of the tables") for machine in machines]
     # The number of GPUs is not compared: `-i` shows only some.
     refuse_others([identity._replace(attached=None) for identity in identities], origin)
-    merged = merge.merge(machines)
+    merged = merging.merge(machines)
     lines = sorted((*merged.unread, *strays), key=lambda unread: unread.line)
     return replace(merged, unread=tuple(dict.fromkeys(lines)))
 
@@ -149,7 +148,6 @@ class _Output:
             self.processes = False if "rocesses:" in line and self.processes is None else self.processes
             return True
         if silent := parse_unanswered(line):
-            mark_lost(self.gpus, silent, numbered=True)
             self.unanswered.append(silent)
             return True
         readers: tuple[Callable[[int, str], bool], ...] = (self._process, self._no_processes)

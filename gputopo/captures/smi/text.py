@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gputopo.captures import merge
+from gputopo.captures import merging
 from gputopo.captures.ledger import Claims, Format, is_noise, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
@@ -20,7 +20,6 @@ from gputopo.captures.smi.machine import (
     Identity,
     Unanswered,
     machine,
-    mark_lost,
     parse_unanswered,
     refuse_others,
     with_unanswered,
@@ -93,7 +92,7 @@ def parse(text: str, *, origin: str) -> Machine:
     if len(outputs) > 1:  # each may list some GPUs only: NVML's order is by address
         keys.sort()
     listed = {key: output.time for output in outputs for key in output.rows()}
-    merged = merge.merge([output.machine(keys, listed) for output in outputs])
+    merged = merging.merge([output.machine(keys, listed) for output in outputs])
     return replace(
         merged,
         source=SOURCE if len(merged.samples) < 2 else merged.source,
@@ -209,8 +208,6 @@ class _Output:
                 lost=gone,
                 notes=notes,
             )
-        for line in self.unanswered:
-            mark_lost(gpus, line, numbered=False)
         return machine(
             SOURCE,
             with_unanswered(gpus, self.unanswered, names("text"), numbered=False),
@@ -250,7 +247,6 @@ class _Reading:
             )
             self.base = line.indent
         elif silent := parse_unanswered(line.text):
-            mark_lost(dict(enumerate(self.output.gpus.values())), silent, numbered=False)
             self.output.unanswered.append(silent)
         elif self._take_above_gpus(line):
             pass

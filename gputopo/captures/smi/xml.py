@@ -46,19 +46,12 @@ def parse(text: str, *, origin: str) -> Machine:
     if end < 0:
         raise InputError(f"{origin} is not complete XML: it has no {_END}", _HINT)
     document = parse_xml(text[start : end + len(_END)], origin=origin, hint=_HINT)
-    if document.root.tag != _ROOT:
-        raise InputError(f"{origin}: XML of <{document.root.tag[:60]}>, not of <{_ROOT}>", _HINT)
     log = _Log(origin, document, text.count("\n", 0, start))
     for element in document.root:
         if element.tag == "gpu":
             log.take_gpu(element)
         else:
             log.take(element, None)
-    if _START.search(text, end):
-        line = text.count("\n", 0, end) + 2
-        log.not_understood.append(
-            unread(SOURCE, line, "a second nvidia-smi log begins; only the first is read")
-        )
     if not log.gpus and log.attached != "0":
         raise InputError(f"{origin}: there is no <gpu> in the nvidia-smi log", _HINT)
     return machine(

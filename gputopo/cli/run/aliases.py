@@ -11,7 +11,6 @@ from importlib import resources
 
 from gputopo.values.errors import UsageError
 
-OWN_SHORT = 7  # gputopo's own short switches; they come first
 # Where variables are; if every device has a copy, where their gradients are added.
 _PARAMETER_DEVICE = "--local-parameter-device"
 _PLACES: dict[str, dict[str, tuple[str, ...]]] = {

@@ -2,10 +2,15 @@
 
 import base64
 import hashlib
+from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from gputopo.report import document as values
 from gputopo.report.layout import plain, printable, text_of
+
+if TYPE_CHECKING:
+    import jinja2
 
 _DRAWING_WIDTH = 100  # characters
 
@@ -15,6 +20,13 @@ def document_html(document: values.Document, foot: str = "") -> str:
 
     `foot`: the last line: when, by what and from what the page was made.
     """
+    script = resources.files(__name__).joinpath("tables.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _template().render(document=document, foot=foot, script=script, digest=digest)
+
+
+@cache
+def _template() -> "jinja2.Template":
     import jinja2
     from markupsafe import escape
 
@@ -29,10 +41,7 @@ def document_html(document: values.Document, foot: str = "") -> str:
     environment.filters["drawn"] = lambda drawing: escape(text_of(printable(drawing.lines(_DRAWING_WIDTH))))
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["figure"] = lambda cell: escape(_figure(cell))  # Markup: `_plain` leaves it unchanged
-    script = resources.files(__name__).joinpath("tables.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    template = environment.get_template("page.html.j2")
-    return template.render(document=document, foot=foot, script=script, digest=digest)
+    return environment.get_template("page.html.j2")
 
 
 def _plain(value: object) -> object:

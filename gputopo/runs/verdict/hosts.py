@@ -96,7 +96,11 @@ class ExchangeRecord:
         )
 
     def slow(self) -> list[SlowNetwork]:
-        """Return the hosts whose network is slow, each once, with the larger delay."""
+        """Return the hosts whose network is slow, each once, with the larger delay.
+
+        Each host is compared with the median of the others: an exchange has two ends, so the fastest host
+        does not show how long a sound one takes, as the fastest device does.
+        """
         step_s = self._blocks.middle(self._columns[_STEP])
         if math.isnan(step_s):
             return []

@@ -4,7 +4,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from gputopo.values.run.events import Sample
 
 T = TypeVar("T")
 
@@ -124,3 +127,28 @@ def known_middle(values: Sequence[float], middle: Callable[[Sequence[float]], fl
     if math.isnan(sum(values)):
         values = [value for value in values if not math.isnan(value)]
     return middle(values) if values else math.nan
+
+
+# Samples of a run that are all written. Not measured; chosen because it is the first hour at two samples a
+# second.
+ALL_SAMPLES = 7200
+# Samples that are written or skipped together. Not measured; chosen because the slowest reading
+# (probes/sampling) is in such a block once.
+BLOCK_SAMPLES = 40
+
+
+class WrittenSamples:
+    """Selects the samples of a run that go to its file; each doubling of the run adds the same number.
+
+    After the first `ALL_SAMPLES` it is every second block of samples, then every fourth, and so on. A sample
+    with an Xid error or after a gap is always included.
+    """
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def has(self, sample: "Sample") -> bool:
+        """Return whether the next sample is written."""
+        every = 1 << (self._seen // ALL_SAMPLES).bit_length()
+        block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
+        return bool(sample.xids) or sample.gap_s is not None or block % every == 0

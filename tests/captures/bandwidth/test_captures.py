@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import load
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.ends import End
 from gputopo.values.machine import Machine
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="the folder of public captures
 
 def read(*names: str) -> tuple[Machine, Bandwidth]:
     found = [sorted(FOLDER.glob(name)) for name in names]
-    machine = reading.load([str(path) for paths in found for path in paths])
+    machine = load([str(path) for paths in found for path in paths])
     return machine, there(machine.bandwidth)
 
 
@@ -99,9 +99,9 @@ def test_a_box_without_peer_access_has_staged_pairs_only() -> None:
 def test_the_files_of_a_machine_fit_the_bundled_one_in_any_order(name: str) -> None:
     sources = [name, *(str(path) for path in sorted(FOLDER.glob(f"{name}-*")))]
     for given in (sources, sources[::-1]):
-        machine = reading.load(given)
+        machine = load(given)
         assert machine.contradictions == ()
-        bundled = there(reading.load([name]).bandwidth)
+        bundled = there(load([name]).bandwidth)
         assert sorted(map(repr, there(machine.bandwidth).samples)) == sorted(map(repr, bundled.samples))
 
 
@@ -109,7 +109,7 @@ def test_the_files_of_a_machine_fit_the_bundled_one_in_any_order(name: str) -> N
 def test_a_bundled_machine_has_the_bandwidths_that_were_published(name: str) -> None:
     patterns = [f"{name}-p2p*", f"{name}-bandwidthTest_gpu_*"]
     _, published = read(*patterns, *(["7gforce-forall*"] if name == "7gforce" else []))
-    bundled = there(reading.load([name]).bandwidth)
+    bundled = there(load([name]).bandwidth)
     assert sorted(bundled.samples, key=repr) == sorted(published.samples, key=repr)
 
 

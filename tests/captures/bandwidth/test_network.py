@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
@@ -124,7 +124,7 @@ def test_a_text_without_a_row_is_refused() -> None:
 def test_the_text_of_iperf3_is_refused_with_the_option_for_its_json() -> None:
     row = "[  5]   0.00-10.04  sec  10.9 GBytes  9.37 Gbits/sec                  receiver"
     with pytest.raises(InputError, match="of iperf") as error:
-        reading.read_text(f"Connecting to host 10.1.0.8, port 5201\n{row}\n\niperf Done.\n", origin="log")
+        read_text(f"Connecting to host 10.1.0.8, port 5201\n{row}\n\niperf Done.\n", origin="log")
     assert "iperf3 -J" in error.value.hint
 
 
@@ -166,7 +166,7 @@ def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
         letters = letters or [" "]
     damaged = "".join(letters)[: random.randint(1, len(letters))]
     try:
-        machine = reading.read_text(damaged, origin="damaged")
+        machine = read_text(damaged, origin="damaged")
     except InputError:
         return
     for one in machine.bandwidth.samples if machine.bandwidth else ():

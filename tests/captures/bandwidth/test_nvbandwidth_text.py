@@ -79,14 +79,30 @@ def test_a_waived_test_without_a_name_is_still_told() -> None:
     assert "does not name" in bandwidth.not_measured[0].what
 
 
-def test_an_error_of_cuda_is_a_failure_of_the_test_that_ran() -> None:
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("host_to_device_memcpy_ce", ("h2d", "host", "gpus", "copy_engine")),
+        ("host_to_all_bidirectional_memcpy_sm", ("h2d", "host", "gpus", "kernel_read")),
+        ("all_to_host_memcpy_sm", ("d2h", "gpus", "host", "kernel_write")),
+        ("device_to_device_memcpy_read_ce", ("p2p_direct", "gpus", "gpus", "copy_engine_read")),
+        ("device_to_device_memcpy_read_sm", ("p2p_direct", "gpus", "gpus", "kernel_read")),
+        ("one_to_all_write_sm", ("p2p_direct", "gpus", "gpus", "kernel_write")),
+        ("device_local_copy", ("d2d_local", "gpus", "gpus", "copy_engine")),
+        ("host_device_latency_sm", ("latency", "host", "gpus", "kernel_read")),
+        ("device_to_device_latency_sm", ("latency", "gpus", "gpus", "kernel_read")),
+    ],
+)
+def test_an_error_of_cuda_is_a_failure_of_what_the_test_copies(
+    test: str, expected: tuple[str, str, str, str]
+) -> None:
     text = host("host_to_device_memcpy_ce") + (
-        "Running device_to_host_memcpy_ce.\n[CUDA_ERROR_ILLEGAL_ADDRESS] an illegal memory access was "
+        f"Running {test}.\n[CUDA_ERROR_ILLEGAL_ADDRESS] an illegal memory access was "
         "encountered in expression cuStreamSynchronize(stream) in x() : memcpy.cpp:90\n"
     )
     _, bandwidth = read(text)
     (failure,) = bandwidth.failures
-    assert (failure.kind, failure.source, failure.destination) == ("d2h", "gpus", "host")
+    assert (failure.kind, failure.source, failure.destination, failure.method) == expected
     assert failure.reason == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert not bandwidth.complete
     assert len(bandwidth.samples) == 3
@@ -157,10 +173,3 @@ def test_a_test_of_several_machines_is_not_measured(hosts: str) -> None:
     assert "multinode" in bandwidth.not_measured[0].what
     assert "may be on several hosts" in bandwidth.not_measured[0].reason
     assert [one.text[0] for one in machine.unread] == ["0", "1", "2"]  # its rows: inspect tells of them too
-
-
-@pytest.mark.parametrize("cell", ["-3.00", "nan", "inf", "1e99", "12,5", "0x10"])
-def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
-    machine, bandwidth = read(host("host_to_device_memcpy_ce").replace("12.50", cell))
-    assert [s.destination for s in bandwidth.samples] == ["gpu:0", "gpu:2"]
-    assert [cell in line.text for line in machine.unread] == [True]

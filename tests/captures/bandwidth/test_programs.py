@@ -1,7 +1,6 @@
 import pytest
 
-from gputopo.captures import reading
-from gputopo.captures.bandwidth import programs as pasted
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
 from tests import there
@@ -41,9 +40,21 @@ def test_a_matrix_of_nvidia_smi_beside_a_bandwidth_test_is_read_too(text: str) -
     assert machine.unread == ()
 
 
+BOTH_WAYS = bandwidthtest.quick("GTX 1070", {"Host to Device": 763.5, "Device to Host": 799.1})
+
+
+@pytest.mark.parametrize(("text", "number"), [(P2P, " 11.50"), (BOTH_WAYS, "763.5"), (NVB, " 6.50")])
+@pytest.mark.parametrize("cell", ["-3.00", "nan", "inf", "1e99", "12,5", "\u0663", "0x10"])
+def test_a_number_that_no_copy_has_is_reported_and_not_taken(text: str, number: str, cell: str) -> None:
+    _, whole = read(text)
+    machine, bandwidth = read(text.replace(number, f" {cell}"))
+    assert len(bandwidth.samples) == len(whole.samples) - 1
+    assert [cell in line.text for line in machine.unread] == [True]
+
+
 def test_a_marker_without_any_result_is_refused() -> None:
     with pytest.raises(InputError, match="no result of a bandwidth test found"):
-        pasted.parse("$ ./p2pBandwidthLatencyTest\nSegmentation fault\n", origin="test")
+        read_text("$ ./p2pBandwidthLatencyTest\nSegmentation fault\n", origin="test")
 
 
 def test_of_a_long_log_only_the_first_unread_lines_are_kept() -> None:
@@ -52,7 +63,7 @@ def test_of_a_long_log_only_the_first_unread_lines_are_kept() -> None:
 
 
 def test_a_matrix_in_a_text_that_only_speaks_of_a_bandwidth_test_is_read() -> None:
-    machine = reading.read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
+    machine = read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
     assert machine.source == "nvidia-smi topo"
     assert machine.bandwidth is None
 
@@ -63,7 +74,7 @@ def test_a_matrix_in_a_text_that_only_speaks_of_a_bandwidth_test_is_read() -> No
 def test_headings_and_commands_above_an_output_are_understood(line: str) -> None:
     told = " Device 0: A\n Host to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
     rows = "   Transfer Size (Bytes)\tBandwidth(GB/s)\n   32000000\t\t\t25.4\n"
-    assert pasted.parse(f"{line}\n{told}{rows}", origin="x").unread == ()
+    assert read_text(f"{line}\n{told}{rows}", origin="x").unread == ()
 
 
 @pytest.mark.parametrize("cut", ["26", "26.", "2", "26.3"])
@@ -74,7 +85,7 @@ def test_a_number_in_whose_middle_the_text_ends_is_no_result(cut: str) -> None:
         " Device to Host Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
         f"   Transfer Size (Bytes)\tBandwidth(GB/s)\n   32000000\t\t\t{cut}"
     )
-    machine = pasted.parse(text, origin="x")
+    machine = read_text(text, origin="x")
     told = {one.kind: one.median_gb_per_s for one in there(machine.bandwidth).samples}
     assert told == ({"h2d": 25.4, "d2h": 26.3} if cut == "26.3" else {"h2d": 25.4})
     assert bool(machine.unread) == (cut != "26.3")
@@ -83,9 +94,9 @@ def test_a_number_in_whose_middle_the_text_ends_is_no_result(cut: str) -> None:
 def test_the_first_number_of_all_is_known_to_be_cut_by_its_program() -> None:
     head = " Host to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
     with pytest.raises(InputError, match="no result of a bandwidth test"):
-        pasted.parse(f"{head}   Transfer Size (Bytes)\tBandwidth(MB/s)\n   33554432\t\t\t117", origin="x")
+        read_text(f"{head}   Transfer Size (Bytes)\tBandwidth(MB/s)\n   33554432\t\t\t117", origin="x")
 
 
 def test_whole_numbers_at_the_end_of_a_table_of_whole_numbers_stay() -> None:
-    machine = pasted.parse("   D\\D     0      1\n     0    —    104\n     1   103    105", origin="x")
+    machine = read_text("   D\\D     0      1\n     0    —    104\n     1   103    105", origin="x")
     assert [one.median_gb_per_s for one in there(machine.bandwidth).samples] == [104, 103, 105]

@@ -1,6 +1,7 @@
 """Several runs of a program in one text, or in several files: every number is of its run."""
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -8,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import merge, reading
-from gputopo.captures.bandwidth import bandwidth_test, runs
+from gputopo.captures import read_text
+from gputopo.copies import checked
+from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
-from tests.captures.samples import in_turn
+from tests import there
+from tests.captures.samples import in_turn, loaded
 from tests.captures.samples import whole_of as read
 from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, several_runs
 
@@ -101,7 +104,7 @@ def test_runs_on_different_gpus_are_refused(program: str) -> None:
         texts.append(PROGRAMS[program](Machine(source="x", gpus=gpus), Random(name))[1])
     text = several_runs.FORMS["rules"](texts)
     with pytest.raises(InputError, match="different GPUs: node1, node2") as error:
-        reading.read_text(text, origin="log")
+        read_text(text, origin="log")
     assert "several machines" in error.value.hint
 
 
@@ -118,37 +121,18 @@ def test_runs_on_the_same_model_at_other_addresses_are_of_several_machines(progr
     assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
 
 
-@pytest.mark.parametrize("names", [("NVIDIA A10", "NVIDIA A10"), ("NVIDIA A10", "NVIDIA L4")])
-def test_files_of_other_machines_lose_no_number_unless_their_gpus_differ(names: tuple[str, str]) -> None:
-    machines = []
-    for bus, name in zip((1, 4), names, strict=True):
-        gpus = (Gpu(index=i, name=name, pci_address=f"0000:0{bus + i}:00.0") for i in range(2))
-        text = _of_nvbandwidth(Machine(source="x", gpus=tuple(gpus)), Random(bus))[1]
-        machines.append(reading.read_text(text, origin=name))
-    found = merge.merge(runs.by_files(["a.txt", "b.txt"], machines)[1])
-    assert found.bandwidth is not None
-    if len(set(names)) == 1:
-        assert len(found.bandwidth.samples) == sum(
-            len(one.bandwidth.samples) for one in machines if one.bandwidth
-        )
-        assert {sample.run for sample in found.bandwidth.samples} == {"a.txt", "b.txt"}
-        assert found.source == "nvbandwidth"
-    else:
-        assert any(one.fact.startswith("gpus") for one in found.contradictions)
-
-
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_files_of_before_and_after_are_runs_of_the_same_gpus(program: str) -> None:
+def test_files_of_before_and_after_are_runs_of_the_same_gpus(program: str, tmp_path: Path) -> None:
     random = Random(program)
     machine = measured.machine(random)
-    written = {name: PROGRAMS[program](machine, random) for name in ("before.txt", "after.txt")}
-    read_each = [reading.read_text(output, origin=name) for name, (_, output) in written.items()]
-    found = merge.merge(runs.by_files([*written], bandwidth_test.renumbered([*written], read_each))[1])
-    assert found.bandwidth is not None
-    expected = [s for name, (one, _) in written.items() for s in several_runs.of_run(one, name)]
-    assert sorted(map(repr, found.bandwidth.samples)) == sorted(map(repr, expected))
-    assert len(found.gpus) == len(written["before.txt"][0].gpus)
-    assert sum("2 runs (before.txt, after.txt)" in note for note in found.bandwidth.notes) == 1
+    written = [PROGRAMS[program](machine, random) for _ in range(2)]
+    found = loaded(tmp_path, *(text for _, text in written))
+    bandwidth = there(found.bandwidth)
+    samples = [s for at, (one, _) in enumerate(written) for s in several_runs.of_run(one, f"{at}.txt")]
+    expected = checked(Bandwidth(source="x", samples=tuple(samples)), found).samples
+    assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
+    assert len(found.gpus) == len(written[0][0].gpus)
+    assert sum("2 runs (0.txt, 1.txt)" in note for note in bandwidth.notes) == 1
 
 
 @pytest.mark.parametrize("program", ["p2p", "nvbandwidth"])

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import load
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
@@ -17,8 +17,8 @@ def put(folder: Path, name: str, rate: float, card: str = "A") -> str:
     return str(path)
 
 
-def load(*sources: str) -> tuple[Machine, Bandwidth]:
-    machine = reading.load(sources)
+def measured(*sources: str) -> tuple[Machine, Bandwidth]:
+    machine = load(sources)
     return machine, there(machine.bandwidth)
 
 
@@ -29,7 +29,7 @@ def rates(bandwidth: Bandwidth) -> dict[str, float | None]:
 def test_files_given_together_are_the_gpus_that_their_names_number(tmp_path: Path) -> None:
     names = ("my-gpus_gpu_3.txt", "run-gpu1.txt", "device-12.log")
     files = [put(tmp_path, name, 1000 + i) for i, name in enumerate(names)]
-    machine, bandwidth = load(*files)
+    machine, bandwidth = measured(*files)
     assert rates(bandwidth) == {"gpu:3": 1.0, "gpu:1": 1.001, "gpu:12": 1.002}
     assert [gpu.index for gpu in machine.gpus] == [1, 3, 12]
     assert any("GPU 3 because of the number in the file name" in note for note in bandwidth.notes)
@@ -39,7 +39,7 @@ def test_files_given_together_are_the_gpus_that_their_names_number(tmp_path: Pat
 @pytest.mark.parametrize("name", ["bandwidthTest-{}.txt", "gpu{}"])
 def test_names_of_the_program_or_a_gpu_number_the_gpus(name: str, tmp_path: Path) -> None:
     files = [put(tmp_path, name.format(i), 1000 + i) for i in (2, 0, 1)]
-    machine, bandwidth = load(*files)
+    machine, bandwidth = measured(*files)
     assert rates(bandwidth) == {"gpu:0": 1.0, "gpu:1": 1.001, "gpu:2": 1.002}
     assert [gpu.index for gpu in machine.gpus] == [0, 1, 2]
 
@@ -47,7 +47,7 @@ def test_names_of_the_program_or_a_gpu_number_the_gpus(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["run{}.txt", "result_{}.log"])
 def test_other_names_are_of_runs_of_one_gpu(name: str, tmp_path: Path) -> None:
     files = [put(tmp_path, name.format(i), 1000 + i) for i in range(3)]
-    machine, bandwidth = load(*files)
+    machine, bandwidth = measured(*files)
     assert [run.name for sample in bandwidth.samples for run in sample.runs] == [
         name.format(i) for i in range(3)
     ]
@@ -55,14 +55,14 @@ def test_other_names_are_of_runs_of_one_gpu(name: str, tmp_path: Path) -> None:
 
 
 def test_one_file_alone_keeps_its_own_number(tmp_path: Path) -> None:
-    machine, bandwidth = load(put(tmp_path, "gpu_3.txt", 1000))
+    machine, bandwidth = measured(put(tmp_path, "gpu_3.txt", 1000))
     assert rates(bandwidth) == {"gpu:0": 1.0}
     assert [gpu.index for gpu in machine.gpus] == [0]
 
 
 def test_files_whose_names_do_not_tell_them_apart_are_runs_of_one_gpu(tmp_path: Path) -> None:
     files = [put(tmp_path, f"{folder}/gpu_0.txt", 1000 + i) for i, folder in enumerate("ab")]
-    machine, bandwidth = load(*files)
+    machine, bandwidth = measured(*files)
     (sample,) = bandwidth.samples
     assert sample.destination == "gpu:0"
     assert [(run.name, run.value) for run in sample.runs] == [(files[0], 1.0), (files[1], 1.001)]
@@ -73,7 +73,7 @@ def test_beside_a_machine_of_several_gpus_the_number_in_the_name_counts(tmp_path
     whole = tmp_path / "whole.json"
     schema.write(whole, Machine(source="live", gpus=tuple(Gpu(index=i, name="A") for i in range(4))))
     for order in (1, -1):
-        machine, bandwidth = load(*[str(whole), put(tmp_path, "gpu_3.txt", 1000)][::order])
+        machine, bandwidth = measured(*[str(whole), put(tmp_path, "gpu_3.txt", 1000)][::order])
         assert rates(bandwidth) == {"gpu:3": 1.0}
         assert [gpu.index for gpu in machine.gpus] == [0, 1, 2, 3]
         assert machine.contradictions == ()
@@ -82,5 +82,5 @@ def test_beside_a_machine_of_several_gpus_the_number_in_the_name_counts(tmp_path
 def test_a_file_of_another_card_than_the_machine_has_there_is_a_contradiction(tmp_path: Path) -> None:
     whole = tmp_path / "whole.json"
     schema.write(whole, Machine(source="live", gpus=tuple(Gpu(index=i, name="A") for i in range(4))))
-    machine, _ = load(str(whole), put(tmp_path, "gpu_3.txt", 1000, card="B"))
+    machine, _ = measured(str(whole), put(tmp_path, "gpu_3.txt", 1000, card="B"))
     assert [c.fact for c in machine.contradictions] == ["gpus[3].name"]

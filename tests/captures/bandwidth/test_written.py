@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
 from tests import there
@@ -48,7 +48,7 @@ def in_cuda_order(machine: Machine) -> Machine:
 
 
 def each_seed(body: Callable[[Random], None]) -> None:
-    @settings(max_examples=2)  # of each era and form
+    @settings(max_examples=1)  # of each era and form
     @given(seeds)
     def run(seed: int) -> None:
         body(Random(seed))
@@ -110,7 +110,7 @@ def check_nvbandwidth(
     else:
         perf = version >= (0, 7) and random.random() < 0.3
         text = nvbandwidth.text(written, version, cases, verbose=random.random() < 0.3, perf=perf)
-    assert "some-host" not in repr(reading.read_text(text, origin="written"))
+    assert "some-host" not in repr(read_text(text, origin="written"))
     check(nvbandwidth.printed(written, version, form, cases), text)
 
 
@@ -136,13 +136,11 @@ def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(place: int) -> None
     check_nvbandwidth(Random(name), REAL[name], version, form, nvbandwidth.cases(version))
 
 
-@pytest.mark.parametrize(("form", "version"), NVBANDWIDTHS)
-def test_one_test_of_nvbandwidth_alone_is_a_whole_output(
-    form: nvbandwidth.Form, version: nvbandwidth.Version
-) -> None:
-    for case in nvbandwidth.cases(version)[version[1] % 3 :: 3]:
+def test_one_test_of_nvbandwidth_alone_is_a_whole_output() -> None:
+    for place, case in enumerate(nvbandwidth.cases((0, 8))):
         print(case.name)  # a failure shows it
-        check_nvbandwidth(Random(case.name), REAL["4 RTX 3090"], version, form, [case])
+        form: nvbandwidth.Form = ("text", "json")[place % 2]
+        check_nvbandwidth(Random(case.name), REAL["4 RTX 3090"], (0, 8), form, [case])
 
 
 @pytest.mark.parametrize(

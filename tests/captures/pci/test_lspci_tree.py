@@ -4,41 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.pci import lspci_tree
-from gputopo.captures.pci.device_names import kind_by_name
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
 
 def read(text: str = samples.LSPCI_TREE) -> Machine:
-    return lspci_tree.parse(text, origin="x")
-
-
-def test_every_function_stands_under_the_bridge_that_the_tree_draws() -> None:
-    machine = read()
-    assert {node.address: node.parent for node in machine.pci} == {
-        "0000:00:00.0": None,
-        "0000:00:02.0": None,
-        "0000:00:1f.0": None,
-        "0000:03:00.0": "0000:00:02.0",
-        "0000:04:08.0": "0000:03:00.0",
-        "0000:04:10.0": "0000:03:00.0",
-        "0000:04:11.0": "0000:03:00.0",
-        "0000:05:00.0": "0000:04:08.0",
-        "0000:05:00.1": "0000:04:08.0",
-        "0000:06:00.0": "0000:04:10.0",
-        "0000:06:00.1": "0000:04:10.0",
-        "0000:80:02.0": None,
-        "0000:80:03.0": None,
-        "0000:80:05.0": None,
-        "0000:85:00.0": "0000:80:02.0",
-        "0000:85:00.1": "0000:80:02.0",
-        "0000:86:00.0": "0000:80:03.0",
-    }
-    assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS)
-    assert [nic.pci_address for nic in machine.nics] == [samples.NIC]
-    assert machine.unread == ()
+    return read_text(text, origin="x")
 
 
 def test_without_numa_numbers_two_roots_are_no_known_hop() -> None:
@@ -46,13 +19,6 @@ def test_without_numa_numbers_two_roots_are_no_known_hop() -> None:
     assert [link.hop for link in machine.links] == [Hop.PIX, None, None]
     assert "links[0-2].hop" in machine.missing
     assert machine.nics[0].hops == {"gpu:2": Hop.PHB}
-
-
-def test_a_tree_inside_a_document_reads_the_same() -> None:
-    indented = "user@host:~$ lspci -tv\n" + "".join(
-        f"    {line}\n" for line in samples.LSPCI_TREE.splitlines()
-    )
-    assert read(indented) == read()
 
 
 def test_one_root_and_numbers_in_brackets_are_read() -> None:
@@ -93,13 +59,15 @@ def test_a_function_that_stands_twice_is_refused() -> None:
     ],
 )
 def test_a_name_shows_what_a_function_is(name: str, kind: str) -> None:
-    assert kind_by_name(name, [name]) == kind
+    (node,) = read(f"-[0000:00]---00.0  {name}\n").pci
+    assert node.kind == kind
 
 
 def test_an_unknown_number_is_a_gpu_only_beside_its_own_sound() -> None:
-    sound = "NVIDIA Corporation Device 22ba Audio"
-    unknown = "NVIDIA Corporation Device 2fff"
-    assert [kind_by_name(unknown, ["x", other]) for other in (sound, "y")] == ["gpu", "other"]
+    card = "-[0000:00]---01.0-[01]--+-00.0  NVIDIA Corporation Device 2fff\n"
+    for other, kind in (("NVIDIA Corporation Device 22ba Audio", "gpu"), ("Invented Device", "other")):
+        machine = read(f"{card}                        \\-00.1  {other}\n")
+        assert {node.address: node.kind for node in machine.pci}["0000:01:00.0"] == kind
 
 
 Shape = list["Shape"] | None  # a bridge with what is behind it, or a device
@@ -149,6 +117,6 @@ def _draw(shapes: list[Shape]) -> tuple[str, dict[str, str | None]]:
 
 
 def test_a_tree_without_names_does_not_state_that_there_is_no_gpu() -> None:
-    machine = lspci_tree.parse("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
+    machine = read_text("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
     assert machine.gpus == ()
     assert machine.missing["gpus"] == "the tree has no names (lspci -t); lspci -tv has them"

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
-from gputopo.captures.pci import nccl_xml
-from gputopo.captures.pci.nccl_xml import cpus_of_mask
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
@@ -22,7 +21,7 @@ def capture(start: str) -> Machine:
     if not CAPTURES.is_dir():
         pytest.skip("the folder of public captures is not beside this checkout")
     (path,) = CAPTURES.glob(f"{start}*.xml")
-    return nccl_xml.parse(path.read_text(encoding="utf-8"), origin=path.name)
+    return read_text(path.read_text(encoding="utf-8"), origin=path.name)
 
 
 def hop(machine: Machine, a: int, b: int) -> Hop | None:
@@ -32,7 +31,7 @@ def hop(machine: Machine, a: int, b: int) -> Hop | None:
 
 
 def test_every_fact_of_the_file_is_in_the_machine() -> None:
-    machine = nccl_xml.parse(samples.NCCL, origin="x")
+    machine = read_text(samples.NCCL, origin="x")
     assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS)
     assert [gpu.numa_node for gpu in machine.gpus] == [0, 0, 1]
     assert [gpu.cpu_affinity for gpu in machine.gpus] == ["0-3", "0-3", "4-7"]
@@ -43,29 +42,25 @@ def test_every_fact_of_the_file_is_in_the_machine() -> None:
     (nic,) = machine.nics
     assert (nic.name, nic.pci_address, nic.numa_node) == ("mlx5_0", samples.NIC, 1)
     assert nic.hops == {"gpu:0": Hop.SYS, "gpu:1": Hop.SYS, "gpu:2": Hop.PHB}
-    assert reading.read_text(f"<!--\nOf a model of server\n-->\n{samples.NCCL}", origin="x").unread == ()
+    assert read_text(f"<!--\nOf a model of server\n-->\n{samples.NCCL}", origin="x").unread == ()
 
 
 def test_nvml_numbers_the_gpus_where_every_gpu_has_its_number() -> None:
     turned = samples.NCCL.replace('dev="0" sm', 'dev="7" sm')
-    machine = nccl_xml.parse(turned, origin="x")
+    machine = read_text(turned, origin="x")
     assert {gpu.index: gpu.pci_address for gpu in machine.gpus} == dict(
         zip((7, 1, 2), samples.GPUS, strict=True)
     )
     twice = samples.NCCL.replace('dev="0" sm', 'dev="1" sm')
-    assert [gpu.index for gpu in nccl_xml.parse(twice, origin="x").gpus] == [0, 1, 2]
-
-
-def test_two_switches_between_two_gpus_are_pxb() -> None:
-    machine = capture("oci-H100")
-    assert machine.nics[0].hops["gpu:0"] is Hop.PXB
-    assert machine.nics[0].hops["gpu:7"] is Hop.SYS
+    assert [gpu.index for gpu in read_text(twice, origin="x").gpus] == [0, 1, 2]
 
 
 def test_links_to_switches_count_for_every_pair() -> None:
     machine = capture("oci-H100")
     assert [link.nvlinks for link in machine.links] == [18] * 28
     assert len(machine.nics) == 16
+    assert machine.nics[0].hops["gpu:0"] is Hop.PXB
+    assert machine.nics[0].hops["gpu:7"] is Hop.SYS
     assert machine.host.numa_nodes is not None
     assert [node.cpus for node in machine.host.numa_nodes] == ["0-55,112-167", "56-111,168-223"]
 
@@ -77,7 +72,7 @@ def test_a_file_of_a_virtual_machine_gives_what_it_states() -> None:
     assert hop(machine, 0, 1) is Hop.PIX
     assert [link.nvlinks for link in machine.links] == [None] * 28
     strange = samples.NCCL.replace('"8.0 GT/s PCIe"', '"0.3 GT/s"')
-    assert {node.max_speed_gt_per_s for node in nccl_xml.parse(strange, origin="x").pci} == {0.3}
+    assert {node.max_speed_gt_per_s for node in read_text(strange, origin="x").pci} == {0.3}
 
 
 def test_a_file_without_classes_names_no_gpus_and_states_why() -> None:
@@ -85,13 +80,6 @@ def test_a_file_without_classes_names_no_gpus_and_states_why() -> None:
     assert machine.gpus == ()
     assert len(machine.pci) == 9
     assert "class codes" in machine.missing["gpus"]
-
-
-def test_direct_links_are_counted_by_the_gpu_that_reports_more() -> None:
-    there = '<gpu dev="0" sm="70"><nvlink target="0000:06:00.0" count="2" tclass="0x030200"/></gpu>'
-    one_sided = samples.NCCL.replace('<gpu dev="0" sm="61" rank="0" gdr="0"/>', there)
-    machine = nccl_xml.parse(one_sided, origin="x")
-    assert [link.nvlinks for link in machine.links] == [2, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -109,22 +97,21 @@ def test_direct_links_are_counted_by_the_gpu_that_reports_more() -> None:
     ],
 )
 def test_dangerous_and_broken_xml_is_refused_in_words(text: str, what: str) -> None:
-    assert nccl_xml.detect(text)
     with pytest.raises(InputError, match="(?s)" + what):
-        nccl_xml.parse(text, origin="file.xml")
+        read_text(text, origin="file.xml")
 
 
 def test_deep_xml_neither_hangs_nor_breaks() -> None:
     deep = "".join(f'<pci busid="{n >> 13:04x}:{n >> 5 & 255:02x}:{n & 31:02x}.0">' for n in range(3000))
     text = f'<system version="1"><cpu numaid="0">{deep}{"</pci>" * 3000}</cpu></system>'
     started = time.perf_counter()
-    assert len(nccl_xml.parse(text, origin="x").pci) == 3000
+    assert len(read_text(text, origin="x").pci) == 3000
     assert time.perf_counter() - started < 5
 
 
 def test_what_is_not_understood_is_listed() -> None:
     strange = samples.NCCL.replace("<nic>", "<fpga/><nic>").replace('busid="0000:03:00.0"', 'busid="here"')
-    machine = nccl_xml.parse(strange, origin="x")
+    machine = read_text(strange, origin="x")
     assert sorted(unread.text for unread in machine.unread) == [
         "<fpga> under 0000:86:00.0",
         "<pci busid='here'>",
@@ -135,24 +122,26 @@ def test_what_is_not_understood_is_listed() -> None:
 def test_a_mask_gives_back_the_cpus_it_was_made_of(cpus: frozenset[int]) -> None:
     number = sum(1 << cpu for cpu in cpus)
     words = [f"{number >> 32 * place & 0xFFFFFFFF:08x}" for place in reversed(range(7))]
-    assert cpus_of_mask(",".join(words)) == cpus
+    assert read_text(samples.NCCL.replace("0000000f", ",".join(words)), origin="x").gpus[
+        0
+    ].cpu_affinity == index_ranges(cpus)
 
 
 @pytest.mark.parametrize("text", ["", "xyz", ",", "0xf", "0," + "0" * 9, "1-2"])
 def test_what_is_no_mask_gives_no_cpus(text: str) -> None:
-    assert not cpus_of_mask(text)
+    assert read_text(samples.NCCL.replace("0000000f", text), origin="x").gpus[0].cpu_affinity is None
 
 
 def test_a_socket_whose_place_nccl_does_not_know_is_missing_and_no_strange_line() -> None:
     socket = '<nic><net name="eth9" dev="0" speed="10000"/></nic></cpu>'
-    machine = nccl_xml.parse(samples.NCCL.replace("</cpu>", socket, 1), origin="x")
+    machine = read_text(samples.NCCL.replace("</cpu>", socket, 1), origin="x")
     assert machine.unread == ()
     assert machine.missing["nics"] == "NCCL's XML shows no place of eth9"
 
 
 def test_a_link_to_the_cpu_of_the_same_package_and_a_cpu_without_a_number_are_no_riddles() -> None:
     grace = re.sub(r'(<gpu dev="0"[^>]*)/>', r'\1><c2c bw="44712" count="5"/></gpu>', samples.NCCL)
-    machine = nccl_xml.parse(grace.replace('numaid="1" ', ""), origin="x")
+    machine = read_text(grace.replace('numaid="1" ', ""), origin="x")
     assert machine.unread == ()
     assert [gpu.numa_node for gpu in machine.gpus] == [0, 0, None]
 
@@ -165,7 +154,7 @@ def test_links_of_a_gpu_to_itself_lead_to_gpus_that_are_not_known() -> None:
         f'<pci busid="0001:00:00.0" class="0x030200"><gpu dev="0" sm="80">{itself}</gpu></pci>'
         '<pci busid="0002:00:00.0" class="0x030200"><gpu dev="1" sm="80"/></pci></cpu></system>'
     )
-    machine = nccl_xml.parse(text, origin="x")
+    machine = read_text(text, origin="x")
     assert [link.nvlinks for link in machine.links] == [None]
     assert "12 links of this GPU to itself" in machine.missing["gpus[0].nvlinks"]
     assert "lead is not reported" in machine.missing["links[0-1].nvlinks"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.machine import Hop, Machine
 from tests.captures.samples import in_turn
 from tests.kit.dialects import pci, real
@@ -19,7 +19,7 @@ WRITERS: dict[str, Callable[[Machine], str]] = {
 @pytest.mark.parametrize(("name", "tool"), in_turn(real.MACHINES, WRITERS))
 def test_every_hop_of_a_real_machine_is_read(tool: str, name: str) -> None:
     machine = real.MACHINES[name]
-    read = reading.read_text(WRITERS[tool](machine), origin="written")
+    read = read_text(WRITERS[tool](machine), origin="written")
     assert read.unread == ()
     assert read.contradictions == ()
     assert [gpu.pci_address for gpu in read.gpus] == [gpu.pci_address for gpu in machine.gpus]
@@ -37,9 +37,7 @@ def hops(machine: Machine) -> dict[tuple[int, int], Hop | None]:
 @pytest.mark.parametrize("name", real.MACHINES)
 def test_each_tool_is_read_for_what_it_alone_prints(name: str) -> None:
     machine = real.MACHINES[name]
-    nccl, verbose = (
-        reading.read_text(WRITERS[tool](machine), origin="written") for tool in ("NCCL", "lspci -vvv")
-    )
+    nccl, verbose = (read_text(WRITERS[tool](machine), origin="written") for tool in ("NCCL", "lspci -vvv"))
     assert [link.nvlinks for link in nccl.links] == [link.nvlinks for link in machine.links]
     assert [gpu.numa_node for gpu in nccl.gpus] == [gpu.numa_node for gpu in machine.gpus]
     assert [gpu.cpu_affinity for gpu in nccl.gpus] == [gpu.cpu_affinity for gpu in machine.gpus]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu
 
@@ -16,7 +16,7 @@ OTHER = IDLE.replace("    0     25", "    1     27")
 
 
 def of(text: str) -> Gpu:
-    (gpu,) = reading.read_text(text, origin="x").gpus
+    (gpu,) = read_text(text, origin="x").gpus
     return gpu
 
 
@@ -32,7 +32,7 @@ def test_a_line_shows_the_load_of_a_gpu() -> None:
 def test_rows_of_one_gpu_are_samples(prompt: str) -> None:
     text = f"{HEAD}{IDLE}{OTHER}{BUSY}{OTHER}{HEAD}{IDLE}{OTHER}"
     text = prompt + text.replace("\n", "\n> ") if prompt == "> " else prompt + text
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     assert (machine.source, len(machine.gpus), machine.unread) == ("nvidia-smi dmon", 2, ())
     loads = [sample.gpus[0]["utilization_percent.gpu"] for sample in machine.samples]
     assert set(loads) == {0, 98}
@@ -53,7 +53,7 @@ def test_rows_of_one_gpu_are_samples(prompt: str) -> None:
 )
 def test_the_time_of_a_row_is_read(head: str, row: str) -> None:
     later = row.replace("10:01:02", "10:01:03").replace("325", "25")
-    machine = reading.read_text(head + row + later, origin="x")
+    machine = read_text(head + row + later, origin="x")
     times = [sample.time for sample in machine.samples]
     assert times == ["2024-03-05T10:01:02.000", "2024-03-05T10:01:03.000"]
     assert (machine.gpus[0].power_w.draw, machine.unread) == (25.0, ())
@@ -61,7 +61,7 @@ def test_the_time_of_a_row_is_read(head: str, row: str) -> None:
 
 def test_a_row_with_a_time_but_no_date_is_read() -> None:
     head = "#Time        gpu    pwr  gtemp\n#HH:MM:SS     Idx      W      C\n"
-    machine = reading.read_text(f"{head} 10:01:02      0    325     65\n", origin="x")
+    machine = read_text(f"{head} 10:01:02      0    325     65\n", origin="x")
     assert (machine.gpus[0].power_w.draw, machine.unread) == (325.0, ())
 
 
@@ -80,4 +80,4 @@ def test_errors_memory_and_violations_are_read_and_other_columns_are_not() -> No
 
 def test_columns_without_a_row_are_refused() -> None:
     with pytest.raises(InputError, match="no line of a GPU"):
-        reading.read_text(HEAD, origin="x")
+        read_text(HEAD, origin="x")

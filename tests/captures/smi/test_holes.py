@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
@@ -37,7 +37,7 @@ def output(gpus: int = 3, driver: str = "525.105.17", first: int = 1) -> str:
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="a.txt")
+    return read_text(text, origin="a.txt")
 
 
 def test_fewer_gpus_than_are_attached_are_a_gap() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, GpuProcess
 
@@ -99,14 +99,14 @@ def processes(*rows: str, width: int = 77) -> str:
 
 
 def only(text: str) -> Gpu:
-    (gpu,) = reading.read_text(text, origin="x").gpus
+    (gpu,) = read_text(text, origin="x").gpus
     return gpu
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_every_fact_of_the_table_is_read(era: str) -> None:
     mode = "WDDM" if era == "Windows" else "On"
-    machine = reading.read_text(table(era, [ROW | {"mode": mode}], processes()), origin="x")
+    machine = read_text(table(era, [ROW | {"mode": mode}], processes()), origin="x")
     (gpu,) = machine.gpus
     assert (gpu.index, gpu.name, gpu.pci_address) == (0, "NVIDIA L40S", "0000:3b:00.0")
     assert (gpu.ecc.mode, gpu.ecc.uncorrected_volatile, gpu.display_active) == (True, 0, False)
@@ -147,7 +147,7 @@ CELLS: dict[str, tuple[Row, dict[str, object]]] = {
 @pytest.mark.parametrize("name", CELLS)
 def test_each_cell_is_a_value_or_a_reason(name: str, era: str) -> None:
     change, facts = CELLS[name]
-    machine = reading.read_text(table(era, [ROW | change]), origin="x")
+    machine = read_text(table(era, [ROW | change]), origin="x")
     assert machine.unread == ()
     for path, expected in facts.items():
         value: object = machine.gpus[0]
@@ -166,7 +166,7 @@ def test_processes_are_read_with_their_programs() -> None:
         "    0     1    0      1237      C                                       N/A  ",
         "    1      1238      C   /usr/bin/python                          1MiB ",
     )
-    gpus = reading.read_text(
+    gpus = read_text(
         table("470", [ROW, ROW | {"index": "1", "address": "00000000:5E:00.0"}], processes(*rows)), origin="x"
     ).gpus
     assert gpus[0].processes == (
@@ -181,7 +181,7 @@ def test_processes_are_read_with_their_programs() -> None:
 def test_without_the_table_of_processes_nothing_is_known_of_them() -> None:
     assert only(table("470", [ROW])).processes is None
     row = "    0                  Not Supported                                         "
-    machine = reading.read_text(table("470", [ROW], processes(row)), origin="x")
+    machine = read_text(table("470", [ROW], processes(row)), origin="x")
     assert machine.gpus[0].processes is None
     assert machine.missing["gpus[0].processes"] == "Not Supported"
 
@@ -202,14 +202,14 @@ def test_instances_are_counted() -> None:
         "|                  |      0MiB /  8191MiB |           |                       |\n"
         "+------------------+----------------------+-----------+-----------------------+\n"
     )
-    machine = reading.read_text(table("470", [ROW | {"mig": "Enabled"}]) + mig + processes(), origin="x")
+    machine = read_text(table("470", [ROW | {"mig": "Enabled"}]) + mig + processes(), origin="x")
     assert (machine.gpus[0].mig.instances, machine.unread) == (2, ())
 
 
 def test_a_gpu_that_does_not_answer_is_lost() -> None:
     silent = "Unable to determine the device handle for GPU1: 0000:5E:00.0: Unknown Error\n"
     for text in (table("550", [ROW]) + silent, silent + table("550", [ROW])):
-        machine = reading.read_text(text, origin="x")
+        machine = read_text(text, origin="x")
         assert [(gpu.index, gpu.lost) for gpu in machine.gpus] == [(0, False), (1, True)]
         assert machine.unread == ()
 
@@ -220,7 +220,7 @@ def test_rows_without_the_head_of_the_table_are_read_and_unified_memory_is_not_k
         "| N/A   36C    P8              3W /  N/A  | Not Supported          |      0%      Default |\n"
         "|                                         |                        |                  N/A |\n"
     )
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     (gpu,) = machine.gpus
     assert (gpu.pci_address, gpu.temperature_c.gpu, gpu.memory_mib.total) == ("000f:01:00.0", 36, None)
     assert machine.unread == ()
@@ -228,14 +228,14 @@ def test_rows_without_the_head_of_the_table_are_read_and_unified_memory_is_not_k
 
 def test_tables_one_below_the_other_are_samples() -> None:
     later = table("550", [ROW | {"utilization": "5%"}]).replace("10:01:02", "10:01:07")
-    machine = reading.read_text(table("550", [ROW]) + later, origin="x")
+    machine = read_text(table("550", [ROW]) + later, origin="x")
     loads = [sample.gpus[0]["utilization_percent.gpu"] for sample in machine.samples]
     assert (loads, len(machine.gpus)) == ([90, 5], 1)
 
 
 def test_tables_of_two_machines_are_refused() -> None:
     with pytest.raises(InputError, match="two machines"):
-        reading.read_text(table("550", [ROW]) + table("470", [ROW]), origin="x")
+        read_text(table("550", [ROW]) + table("470", [ROW]), origin="x")
 
 
 @given(

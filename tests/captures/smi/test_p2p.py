@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.smi import p2p
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
@@ -21,7 +21,7 @@ WORDS = {
 
 
 def read(text: str = samples.P2P) -> Machine:
-    return p2p.parse(text, origin="x")
+    return read_text(text, origin="x")
 
 
 def table(cells: list[list[str]]) -> str:
@@ -88,9 +88,7 @@ def test_every_cell_is_read_as_it_stands(data: st.DataObject, size: int) -> None
     for a in range(size):
         for b in range(a + 1, size):
             cells[a][b] = cells[b][a] = data.draw(st.sampled_from(sorted(WORDS)))
-    text = table(cells)
-    assert p2p.detect(text)
-    machine = read(text)
+    machine = read(table(cells))
     assert {(link.a, link.b): link.p2p_write for link in machine.links} == {
         (a, b): WORDS[cells[a][b]] for a in range(size) for b in range(a + 1, size)
     }

@@ -3,9 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.captures import intake, reading
-from gputopo.captures.smi import text as smi_text
-from gputopo.captures.smi import topo_matrix
+from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests import there
@@ -68,7 +66,7 @@ BOX = TOP + CARD.format(bus="0A", heat=49) + CARD.format(bus="0B", heat=51)
 
 
 def parse(text: str) -> Machine:
-    return smi_text.parse(text, origin="box.txt")
+    return read_text(text, origin="box.txt")
 
 
 def refused(text: str) -> InputError:
@@ -76,10 +74,6 @@ def refused(text: str) -> InputError:
         parse(text)
     assert caught.value.what.startswith("box.txt")
     return caught.value
-
-
-def marked(mark: str) -> Callable[[str], str]:
-    return lambda text: "".join(f"{mark}{line}" for line in text.splitlines(keepends=True))
 
 
 def without_indentation(text: str) -> str:
@@ -93,15 +87,7 @@ def squeezed(text: str) -> str:
 
 
 PASTES: dict[str, Callable[[str], str]] = {
-    "indented": marked("    "),
-    "quoted": marked("> "),
-    "a comment": marked("# "),
-    "a comment of Matlab": marked("% "),
     "tabs": lambda text: text.replace("        ", "\t"),
-    "with prompts": lambda text: f"me@box:~$ nvidia-smi -q\n{text}me@box:~$ exit\nlogout\n",
-    "coloured": lambda text: intake.clean(
-        text.replace("GPU 0000", "\x1b[1mGPU 0000").replace("00.0\n", "00.0\x1b[0m\n"), origin="x"
-    ),
     "without indentation": without_indentation,
     "squeezed": squeezed,
 }
@@ -186,7 +172,6 @@ def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
 
 def test_a_part_without_any_card_named_is_one_card_of_unknown_place() -> None:
     part = "    Clocks\n        Graphics    : 1695 MHz\n    Max Clocks\n        Graphics    : 2100 MHz\n"
-    assert smi_text.detect(part)
     (gpu,) = parse(part).gpus
     assert (gpu.clocks_mhz.graphics.now, gpu.clocks_mhz.graphics.max, gpu.pci_address) == (1695, 2100, None)
 
@@ -246,28 +231,16 @@ def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> 
     assert [one.text for one in machine.unread] == ["Odd Id : GPU-..."]
 
 
-def test_it_is_distinguished_from_other_texts() -> None:
-    assert reading.read_text(BOX, origin="x").source == smi_text.SOURCE
-    assert not topo_matrix.detect(BOX)
-    for other in (
-        "\tGPU0\tCPU Affinity\nGPU0\t X \t0-9\n",
-        "GPU 0: NVIDIA A10 (UUID: GPU-1)\n",
-        "{}",
-        "PCI : 5\n",
-    ):
-        assert not smi_text.detect(other)
-
-
 def test_mig_instances_are_counted_only_where_their_list_is_whole() -> None:
     head = (
         "==============NVSMI LOG==============\n\nAttached GPUs                 : 1\n"
         "GPU 00000000:05:00.0\n    MIG Mode\n        Current               : Enabled\n"
     )
     one = "    MIG Device\n        Index                 : 0\n        GPU Instance ID       : 2\n"
-    cut = smi_text.parse(head + one + one.replace(": 0", ": 1"), origin="x")
+    cut = read_text(head + one + one.replace(": 0", ": 1"), origin="x")
     assert cut.gpus[0].mig.instances is None
     assert cut.missing["gpus[0].mig.instances"] == "the text ends in the middle of their list"
-    whole = smi_text.parse(head + one + "    Accounting Mode           : Disabled\n", origin="x")
+    whole = read_text(head + one + "    Accounting Mode           : Disabled\n", origin="x")
     assert whole.gpus[0].mig.instances == 1
 
 
@@ -278,7 +251,7 @@ def test_a_section_that_grep_cut_out_is_of_one_gpu(indent: str) -> None:
         f"{indent}    Idle                        : Not Active\n{indent}    HW Slowdown : Active\n"
         f"{indent}        HW Power Brake Slowdown : Active\n"
     )
-    machine = reading.read_text(text, origin="x")
+    machine = read_text(text, origin="x")
     (gpu,) = machine.gpus
     assert "hw_power_brake_slowdown" in there(there(gpu.throttle).reasons)
     assert machine.unread == ()

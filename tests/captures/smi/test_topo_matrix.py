@@ -2,14 +2,14 @@
 
 import pytest
 
-from gputopo.captures.smi import topo_matrix
+from gputopo.captures import read_text
 from gputopo.values.machine import Machine
 
 HEAD = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n"
 
 
 def read(text: str) -> Machine:
-    return topo_matrix.parse(text, origin="x")
+    return read_text(text, origin="x")
 
 
 @pytest.mark.parametrize(

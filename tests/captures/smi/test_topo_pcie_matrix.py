@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import merge, reading
+from gputopo.captures import merge, read_text
 from gputopo.values.machine import Hop, Machine
 
 WHOLE = "GPU0 GPU1 GPU2\nGPU0 X NV4 SYS\nGPU1 NV4 X SYS\nGPU2 SYS SYS X\n"
@@ -12,7 +12,7 @@ NVLINKS = "  NV# = so many NVLinks\n"
 
 
 def read(text: str) -> Machine:
-    return reading.read_text(text, origin="box.txt")
+    return read_text(text, origin="box.txt")
 
 
 def nvlinks(machine: Machine) -> list[int | None]:
@@ -48,7 +48,7 @@ def test_a_matrix_that_neither_command_nor_legend_explains_reports_nothing_of_nv
 
 @pytest.mark.parametrize("texts", [(WHOLE, PCIE), (PCIE, WHOLE)])
 def test_without_command_and_legend_it_adds_to_a_source_that_shows_nvlinks(texts: tuple[str, str]) -> None:
-    machine = merge.merge([read(text) for text in texts])
+    machine = merge([read(text) for text in texts])
     assert nvlinks(machine) == [4, 0, 0]
     assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
     assert machine.contradictions == ()
@@ -61,6 +61,6 @@ def test_a_legend_that_breaks_off_before_nvlinks_does_not_take_those_in_the_cell
 @pytest.mark.parametrize("swapped", [False, True])
 def test_both_matrices_in_two_files_show_the_same_in_either_order(swapped: bool) -> None:
     machines = [read(WHOLE), read(PCIE + LEGEND)]
-    merged = merge.merge(machines[::-1] if swapped else machines)
+    merged = merge(machines[::-1] if swapped else machines)
     assert nvlinks(merged) == [4, 0, 0]
     assert merged.contradictions == ()

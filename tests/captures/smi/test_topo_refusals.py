@@ -1,11 +1,10 @@
 """Matrices that contradict themselves, and cells that mean nothing."""
 
 import contextlib
-import time
 
 import pytest
 
-from gputopo.captures.smi import topo_matrix
+from gputopo.captures import limited_time, read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
 from tests import there
@@ -30,15 +29,15 @@ REFUSED = [
     ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells"),
     ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "row of GPU0 .line 1. has more cells"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n\nGPU0\nGPU0 X", "two different matrices, the second near line 6"),
+    ("GPU00 GPU1\nGPU00 X PIX\nGPU1 PIX X\n", "lists GPU00 twice, or with a leading zero"),
     (f"{WITH_NIC}NIC0: mlx5_0\n\n{WITH_NIC}NIC0: rocep4s0f0\n", "NIC0 is mlx5_0, and rocep4s0f0 in line 15"),
-    ("nothing of the kind", "there is no `nvidia-smi topo -m` matrix in it"),
 ]
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
 def test_a_matrix_that_cannot_be_is_refused_by_name(text: str, message: str) -> None:
     with pytest.raises(InputError, match=f"box.txt: .*{message}") as caught:
-        topo_matrix.parse(text, origin="box.txt")
+        read_text(text, origin="box.txt")
     assert "\n" not in caught.value.what + caught.value.hint
     assert caught.value.hint
 
@@ -47,7 +46,7 @@ def test_a_matrix_that_cannot_be_is_refused_by_name(text: str, message: str) -> 
 def test_a_row_that_is_missing_leaves_the_others_usable(lost: int) -> None:
     rows = ["GPU0 X PIX SYS 0-3", "GPU1 PIX X SYS 0-3", "GPU2 SYS SYS X 4-7"]
     text = "\n".join(["GPU0 GPU1 GPU2 CPU Affinity", *rows[:lost], *rows[lost + 1 :], ""])
-    machine = topo_matrix.parse(text, origin="x")
+    machine = read_text(text, origin="x")
     assert [link.hop for link in machine.links] == [Hop.PIX, Hop.SYS, Hop.SYS]
     assert [gpu.cpu_affinity is None for gpu in machine.gpus] == [index == lost for index in range(3)]
     assert [gap.text for gap in machine.gaps] == [f"no row for GPU {lost}, which the header lists"]
@@ -55,11 +54,11 @@ def test_a_row_that_is_missing_leaves_the_others_usable(lost: int) -> None:
 
 def test_the_same_matrix_twice_is_read_once() -> None:
     one = "GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n"
-    assert topo_matrix.parse(one + "\n" + one, origin="x").links == topo_matrix.parse(one, origin="x").links
+    assert read_text(one + "\n" + one, origin="x").links == read_text(one, origin="x").links
 
 
 def test_a_matrix_without_its_header_is_read_by_its_rows() -> None:
-    machine = topo_matrix.parse("GPU0 X PIX SYS 0-9\nGPU1 PIX X SYS 0-9\nGPU2 SYS SYS X 10-19", origin="x")
+    machine = read_text("GPU0 X PIX SYS 0-9\nGPU1 PIX X SYS 0-9\nGPU2 SYS SYS X 10-19", origin="x")
     assert [(link.a, link.b, link.hop) for link in machine.links] == [
         (0, 1, Hop.PIX),
         (0, 2, Hop.SYS),
@@ -70,7 +69,7 @@ def test_a_matrix_without_its_header_is_read_by_its_rows() -> None:
 
 def test_an_unknown_cell_takes_its_link_away_and_the_others_stay() -> None:
     text = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tWAT\tSYS\nGPU1\tWAT\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
-    machine = topo_matrix.parse(text, origin="x")
+    machine = read_text(text, origin="x")
     assert machine.link(0, 1) is None
     assert machine.missing["links[0-1].hop"] == "neither of its two cells could be read"
     assert [(u.line, u.text) for u in machine.unread] == [(2, "GPU0-GPU1: WAT"), (3, "GPU1-GPU0: WAT")]
@@ -78,7 +77,7 @@ def test_an_unknown_cell_takes_its_link_away_and_the_others_stay() -> None:
 
 
 def test_one_readable_cell_of_a_pair_is_enough_and_the_other_is_noted() -> None:
-    machine = topo_matrix.parse("GPU0 GPU1 GPU2\nGPU0 X PH SYS\nGPU1 PHB X SYS\nGPU2 SYS SYS X", origin="x")
+    machine = read_text("GPU0 GPU1 GPU2\nGPU0 X PH SYS\nGPU1 PHB X SYS\nGPU2 SYS SYS X", origin="x")
     link = there(machine.link(0, 1))
     assert link.hop is Hop.PHB
     assert [u.text for u in machine.unread] == ["GPU0-GPU1: PH (looks like a cut PHB)"]
@@ -88,30 +87,23 @@ def test_a_row_of_a_nic_with_a_lost_cell_is_not_used_at_all() -> None:
     text = (
         "\tGPU0\tGPU1\tNIC0\tNIC1\nGPU0\t X \tPIX\tNODE\tSYS\nGPU1\tPIX\t X \tNODE\tSYS\nNIC0 NODE NODE X\n"
     )
-    machine = topo_matrix.parse(text, origin="x")
+    machine = read_text(text, origin="x")
     assert machine.nics[0].hops == {"gpu:0": Hop.NODE, "gpu:1": Hop.NODE}
     assert "nics[0].hops.nic:1" in machine.missing
     assert [u.line for u in machine.unread] == [4]
 
 
 def test_a_nic_whose_two_rows_disagree_has_neither_hop() -> None:
-    machine = topo_matrix.parse("GPU0 NIC0\nGPU0 X PIX\nNIC0 SYS X", origin="x")
+    machine = read_text("GPU0 NIC0\nGPU0 X PIX\nNIC0 SYS X", origin="x")
     assert machine.nics[0].hops == {}
     assert machine.missing["nics[0].hops.gpu:0"] == "the row of NIC0 shows SYS, the row of GPU0 shows PIX"
 
 
-def test_a_single_gpu_has_no_links_and_nothing_is_wrong() -> None:
-    machine = topo_matrix.parse("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0", origin="x")
-    assert machine.links == ()
-    assert machine.source == "nvidia-smi topo"
-    assert machine.driver.status == "not_read"
-
-
 def test_an_affinity_alone_is_placed_by_its_column() -> None:
     text = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t3\t\tN/A"
-    tabs = topo_matrix.parse(text, origin="x")
+    tabs = read_text(text, origin="x")
     assert (tabs.gpus[0].cpu_affinity, tabs.gpus[0].numa_node) == (None, 3)
-    unclear = topo_matrix.parse("GPU0 CPU Affinity NUMA Affinity\nGPU0 X 3", origin="x")
+    unclear = read_text("GPU0 CPU Affinity NUMA Affinity\nGPU0 X 3", origin="x")
     assert (unclear.gpus[0].cpu_affinity, unclear.gpus[0].numa_node) == (None, None)
     assert [u.text for u in unclear.unread] == ["GPU0: 3"]
 
@@ -119,42 +111,28 @@ def test_an_affinity_alone_is_placed_by_its_column() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "GPU0 " + "1a" * 200_000 + "!",
-        "GPU0 X " * 50_000,
-        "NIC0: " + "1" * 200_000 + " !",
-        "GPU0" * 50_000,
-        "X" * 10**6,
+        "GPU0 " + "1a" * 50_000 + "!",
+        "GPU0 X " * 15_000,
+        "NIC0: " + "1" * 100_000 + " !",
+        "GPU0" * 15_000,
+        "X" * 100_000,
     ],
     ids=["long word", "many rows", "long name", "many headers", "no blanks"],
 )
-def test_a_line_of_a_megabyte_does_not_take_minutes(line: str) -> None:
-    start = time.process_time()
-    with contextlib.suppress(InputError):
-        topo_matrix.parse("GPU0 GPU1\n" + line + "\n", origin="x")
-    assert time.process_time() - start < 2
+def test_a_line_of_100_kb_does_not_take_minutes(line: str) -> None:
+    with contextlib.suppress(InputError), limited_time("x", 1):  # what is quadratic takes ten
+        read_text("GPU0 GPU1\n" + line + "\n", origin="x")
 
 
 def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
     big = "9" * 5000
-    machine = topo_matrix.parse(f"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t{big}\t{big}", origin="x")
+    machine = read_text(f"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t{big}\t{big}", origin="x")
     assert (machine.gpus[0].cpu_affinity, machine.gpus[0].numa_node) == (None, None)
     assert len(machine.unread) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("\tGPU00\tGPU1\nGPU00\tX\tPIX\nGPU1\tPIX\tX\n", "lists GPU00 twice, or with a leading zero"),
-        ("\tGPU0\tGPU1\nGPU0\tX\tPIX\nGPU0\tX\tPIX\n", "two rows"),
-    ],
-)
-def test_damaged_matrices_are_refused_in_words(text: str, what: str) -> None:
-    with pytest.raises(InputError, match=what):
-        topo_matrix.parse(text, origin="x")
-
-
 def test_where_no_nic_has_a_row_it_is_reported_once_that_their_paths_are_unknown() -> None:
-    machine = topo_matrix.parse(
+    machine = read_text(
         "GPU0 GPU1 NIC0 NIC1 NIC2\nGPU0 X SYS PIX NODE SYS\nGPU1 SYS X SYS SYS PIX", origin="x"
     )
     assert [nic.hops["gpu:1"] for nic in machine.nics] == [Hop.SYS, Hop.SYS, Hop.PIX]

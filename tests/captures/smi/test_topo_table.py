@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.captures import intake
-from gputopo.captures.smi import topo_matrix
+from gputopo.captures import read_text
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Hop, Machine
 from tests import there
@@ -16,7 +15,7 @@ from tests.captures.smi.matrices import Invented
 
 PREFIXES = ("", "# ", "    ", "> ", "+ ", "2024-05-01T10:00:00.1Z INFO [0] ", "// ")
 ANSI = ("{}", "\x1b[4m{}\x1b[0m", "^[[4m{}^[[0m", "[4m{}[0m", "\\x1b[4m{}\\x1b[0m")
-AROUND = (((), ()), (("$ nvidia-smi topo -m",), ("$ ",)), (("```", "the box of the third floor:"), ("```",)))
+AROUND = (((), ()), (("$ nvidia-smi topo -m",), ("$ ",)), (("```",), ("```",)))
 
 
 def assert_same(machine: Machine, matrix: Invented) -> None:
@@ -64,27 +63,25 @@ def test_any_style_of_paste_gives_the_cells_of_the_text(
     below = ["", *matrices.LEGEND, "", "NIC Legend:", "", *named] if legend else []
     text = [blank + ansi.format(header[len(blank) :]), *lines, *below]
     whole = eol.join([*around[0], *(prefix + line for line in text), *around[1]])
-    whole = intake.clean(whole, origin="paste")
-    machine = topo_matrix.parse(whole, origin="paste")
+    machine = read_text(whole, origin="paste")
     assert_same(machine, matrix)
     if named:
         assert [nic.name for nic in machine.nics] == [
             f"rdma_{nic.index}" if legend else None for nic in machine.nics
         ]
     assert machine.unread == ()
-    assert topo_matrix.detect(whole)
 
 
 @given(matrices.matrices(), st.sampled_from([80, 100, 132]), st.sampled_from([40, 173]))
 def test_a_wrapped_terminal_gives_the_cells_of_the_text(matrix: Invented, width: int, run: int) -> None:
     text = matrices.wrapped(matrices.spaced(matrix), width, run)
-    assert_same(topo_matrix.parse("\n".join(text), origin="paste"), matrix)
+    assert_same(read_text("\n".join(text), origin="paste"), matrix)
 
 
 @given(matrices.matrices(), st.sampled_from([80, 100]))
 def test_lines_broken_by_a_terminal_give_the_cells_of_the_text(matrix: Invented, width: int) -> None:
     text = matrices.broken(matrices.spaced(matrix), width)
-    assert_same(topo_matrix.parse("\n".join(text), origin="paste"), matrix)
+    assert_same(read_text("\n".join(text), origin="paste"), matrix)
 
 
 @given(matrices.matrices(most_gpus=6), st.data())
@@ -92,10 +89,10 @@ def test_a_cut_text_is_refused_or_gives_only_links_of_the_whole(
     matrix: Invented, data: st.DataObject
 ) -> None:
     text = "\n".join(matrices.tabbed(matrix))
-    whole = topo_matrix.parse(text, origin="paste")
+    whole = read_text(text, origin="paste")
     cut = text[: data.draw(st.integers(0, len(text)))]
     try:
-        machine = topo_matrix.parse(cut, origin="paste")
+        machine = read_text(cut, origin="paste")
     except GputopoError:
         return
     for link in machine.links:
@@ -114,7 +111,7 @@ def test_a_damaged_text_never_gives_a_link_that_is_not_in_it(matrix: Invented, d
         )
     text = "".join(letters)
     try:
-        machine = topo_matrix.parse(text, origin="paste")
+        machine = read_text(text, origin="paste")
     except GputopoError as error:
         lines = f"{error.what}{error.hint}".splitlines()
     else:
@@ -134,5 +131,5 @@ def test_every_hop_name_of_any_driver_is_read() -> None:
     names |= {"SOC": Hop.SYS, "INTERNAL": Hop.INTERNAL, "PSB": Hop.INTERNAL}
     for name, hop in names.items():
         text = f"nvidia-smi topo -m\n\tGPU0\tGPU1\nGPU0\t X \t{name}\nGPU1\t{name}\t X "
-        machine = topo_matrix.parse(text, origin="paste")
+        machine = read_text(text, origin="paste")
         assert [(link.hop, link.nvlinks) for link in machine.links] == [(hop, 0)]

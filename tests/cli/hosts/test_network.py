@@ -3,22 +3,22 @@
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import msgspec
 import pytest
 
-from gputopo.launch.hosts import network
-from gputopo.launch.hosts.asking import ask
-from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES
+import gputopo
+from gputopo.launch.hosts import Joining, Resources
 from gputopo.runs import BoxHistory
+from gputopo.values import schema
 from gputopo.values.machine import Machine, Nic, NicPort
 from tests.cli.conftest import Call
 from tests.kit.dialects.nccl_tests import one_size
 from tests.kit.dialects.network import Iperf3, iperf3_json
 from tests.launch.hosts.environs import slurm_step
+from tests.launch.jobs.test_network import ALL_BYTES, PAIR_BYTES
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,16 @@ def install(program: Path, text: str) -> None:
     program.chmod(0o755)
 
 
-def test_what_two_hosts_measured_is_shown_and_saved(call: Call, programs: Path) -> None:
-    done = call("bandwidth", *HOSTS, "--json", "--save")
-    assert done.code == 0, done.err
+def test_two_hosts_are_measured_where_others_do_not_answer(call: Call, programs: Path) -> None:
+    done = call("bandwidth", "--hosts", "refused,127.0.0.2,127.0.0.3", "--json", "--save")
+    assert done.code == 3, done.err
     document = json.loads(done.out)
-    assert document["schema"] == "gputopo.bandwidth/1"
+    assert (document["schema"], document["complete"]) == ("gputopo.bandwidth/1", False)
     own = platform.node()
     ends = {(one["source"], one["destination"], one["tool"]) for one in document["samples"]}
     assert ends == {(f"host:{own}#{a}", f"host:{own}#{b}", "iperf3") for a, b in ((0, 1), (1, 0))}
     assert "measuring between 2 hosts by iperf3: about 8 s" in done.err
     assert "no ib_write_bw: " in document["notes"][0]
-    saved = BoxHistory().latest_network({f"{own}#0", f"{own}#1"})
-    assert saved is not None
-    assert len(saved.bandwidth.samples) == 2
-
-
-def test_the_others_are_measured_where_hosts_do_not_answer(call: Call, programs: Path) -> None:
-    done = call("bandwidth", "--hosts", "refused,127.0.0.2,127.0.0.3", "--json", "--save")
-    assert done.code == 3, done.err
-    document = json.loads(done.out)
-    assert (document["complete"], len(document["samples"])) == (False, 2)
     (lacking,) = document["not_measured"]
     assert lacking["what"] == "transfers of refused"
     assert "Connection refused" in lacking["reason"]
@@ -129,33 +119,43 @@ def test_what_is_to_be_installed_is_stated_where_no_program_can_measure(call: Ca
     assert "apt install perftest" in done.err.splitlines()[-1]
 
 
+_ANSWERS = """\
+#!/bin/sh
+case "$*" in *hosts.answer*) cat {folder}/answer ;; *) exec {python} "$@" ;; esac
+"""
+
+
 def test_nccl_tests_of_all_hosts_are_judged_by_the_ports_of_the_first(
-    call: Call, programs: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, programs: Path, tmp_path: Path
 ) -> None:
     port = NicPort(index=0, state="ACTIVE", rate_gbit_per_s=100.0, rdma_device="mlx5_0", rdma_port=1)
     own = Machine(source="live", nics=(Nic(index=0, ports=(port,)),))
-
-    def with_port(*given: Any) -> dict[Any, Any]:
-        answers: dict[Any, Any] = ask(*given)
-        return {host: msgspec.structs.replace(one, machine=own) for host, one in answers.items()}
-
-    monkeypatch.setattr(network, "ask", with_port)
+    names = {name: str(programs / name) for name in ("mpirun", "sendrecv_perf", "all_reduce_perf")}
+    answer = Joining(
+        rank=0,
+        name="n",
+        version=gputopo.__version__,
+        address="10.0.0.1",
+        machine=own,
+        resources=Resources(programs=names, gpus=1),
+    )
+    (tmp_path / "answer").write_bytes(schema.encode(answer) + b"\n")
+    install(tmp_path / "python", _ANSWERS.format(folder=tmp_path, python=sys.executable))
+    hosts = ("--hosts", "n1,n2", "--remote-python", str(tmp_path / "python"), "--network-tool", "nccl-tests")
     install(programs / "mpirun", _MPIRUN.format(folder=programs))
-    for name in ("sendrecv_perf", "all_reduce_perf"):
-        install(programs / name, "#!/bin/sh\n")
-    (programs / "pair.txt").write_text(one_size("sendrecv", 12.5, BYTES))
+    (programs / "pair.txt").write_text(one_size("sendrecv", 12.5, PAIR_BYTES))
     (programs / "all.txt").write_text(one_size("all_reduce", 2.0, ALL_BYTES))
-    done = call("bandwidth", *HOSTS, "--network-tool", "nccl-tests", "--save")
+    done = call("bandwidth", *hosts, "--save")
     assert done.code == 0, done.err
     assert "measuring between 2 hosts by nccl-tests: at most 60 s" in done.err
     words = " ".join(done.out.split())
     assert "while both send, GB/s, by nccl-tests" in words
     assert "all-reduce over 2 GPUs, 256 MiB: 2 GB/s of bus bandwidth, expected 12.5, at least 6.25" in words
     assert "a ring over 1 RDMA port of 100 Gbit/s of each host" in words
-    saved = BoxHistory().latest_network({f"{platform.node()}#0", f"{platform.node()}#1"})
+    saved = BoxHistory().latest_network({"n1", "n2"})
     assert saved is not None
     (programs / "pair.txt").write_text("ssh: connect to host 127.0.0.3 port 22: No route to host\n")
-    done = call("bandwidth", *HOSTS, "--network-tool", "nccl-tests")
+    done = call("bandwidth", *hosts)
     assert (done.code, done.out) == (3, "")
     assert "nccl-tests measured nothing between these hosts: " in done.err
     assert "No route to host" in done.err

@@ -103,7 +103,7 @@ def _pretend(given: dict[str, Any]) -> None:
         assert kind.__init__.__kwdefaults__ is not None
         kind.__init__.__kwdefaults__["patience"] = patience
     watchdog.LOOK_S = watchdog.SIGN_S = 0.1
-    serving.LIMITS = replace(serving.LIMITS, after_term=2.0)  # what is stopped does not end by SIGTERM
+    serving.LIMITS = replace(serving.LIMITS, after_term=1.0)  # what is stopped does not end by SIGTERM
     gputopo.__version__ = given.get("version", gputopo.__version__)
     if "tensorflow" in given:
         install = TensorFlowInstall(version=given["tensorflow"])

@@ -1,24 +1,23 @@
 """`gputopo run` from the command line, with a worker that only pretends; see tests/launch for the rest."""
 
-import contextlib
+import fcntl
 import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
-from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.runs import BoxHistory
+from gputopo.launch import machine_from
+from gputopo.runs import BoxHistory, Past
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
 from tests.cli.conftest import ByName, Call
-from tests.launch.claiming import other
-from tests.launch.specs import machine
 
 
 def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
@@ -208,21 +207,6 @@ def test_batches_that_differ_reach_the_spec_and_the_result(
     spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
     assert spec.batch_size == (4, 6)
     assert "10 images: 4,6 on 2 devices" in call("run", *options[:4], "-v").out
-    refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--num-gpus", "3")
-    assert refused.code == 2
-    assert "--batch-size has 2 numbers for 3 devices" in refused.err
-    refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--method", "kuza55")
-    assert "it splits one batch evenly" in refused.err
-
-
-def test_auto_is_the_proportion_of_the_planned_gpus_also_in_a_rehearsal(call: Call) -> None:
-    options = ("--from", "7gforce", "--model", "resnet20", "--batch-size", "auto", "--dry-run", "--json")
-    document = json.loads(call("run", *options).out)
-    planned, rehearsed = document["plan"]["choice"]["batch_sizes"], document["spec"]["batch_size"]
-    assert len(planned) == len(rehearsed) == 7
-    assert planned[6] == max(planned) > planned[0]
-    assert rehearsed[6] == max(rehearsed) > rehearsed[0]
-    assert "in proportion to the speed of each GPU alone" in document["spec"]["says"][-1]
 
 
 def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(
@@ -244,16 +228,24 @@ def test_a_verdict_names_an_earlier_run_even_where_its_folder_is_no_utf8(
     assert verdict.other.startswith(str(tmp_path / "bad?"))
 
 
-def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(own_home: Path) -> None:
-    seen: list[dict[int, str]] = []
-    with contextlib.ExitStack() as others, contextlib.ExitStack() as claims:
+def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(
+    call: Call, on_scenario: ByName, worker: ByName, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_scenario("four")
+    worker("works")
+    past = BoxHistory.past
+    claims: list[IO[str]] = []
 
-        def choose(claimed: Mapping[int, str]) -> tuple[int, list[int]]:
-            seen.append(dict(claimed))
-            if len(seen) == 1:  # it claims between this plan and our claim
-                others.enter_context(other(own_home / "claims", 0))
-            gpu = min({0, 1, 2, 3} - claimed.keys())
-            return gpu, [gpu]
+    def claims_meanwhile(history: BoxHistory, *asked: Any, **how: Any) -> Iterator[Past]:
+        if not claims:  # it plans, having seen who has claimed GPUs
+            (own_home / "claims").mkdir(parents=True)
+            claims.append((own_home / "claims" / f"{machine_from(()).gpus[0].uuid}.lock").open("w"))
+            fcntl.flock(claims[0], fcntl.LOCK_EX)
+        return past(history, *asked, **how)
 
-        assert choose_and_claim(machine(), choose, claims, "gputopo run") == 1
-        assert [list(each) for each in seen] == [[], [0]]
+    monkeypatch.setattr(BoxHistory, "past", claims_meanwhile)
+    done = call("run", "--model", "alexnet", "--num-gpus", "1", "--json")
+    assert done.code == 0, done.err
+    result = schema.decode(done.out, Result, origin="stdout")
+    assert [row.device.gpu for row in result.devices] == [1]
+    claims[0].close()

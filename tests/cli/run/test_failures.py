@@ -7,11 +7,9 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
-from gputopo.values.errors import FullDiskError
 from gputopo.values.run.result import Result
-from tests.cli.conftest import ByName, Call
+from tests.cli.conftest import THEN_BEHAVE, WITH_WORKER, ByName, Call, pretending
 from tests.kit import commands
 
 
@@ -43,35 +41,22 @@ def test_a_run_that_fails_shows_why_and_what_was_measured(
         assert "total images/sec" not in done.out
 
 
-def test_a_result_that_cannot_be_written_is_still_shown(
-    call: Call,
-    without_gpu: None,
-    worker: ByName,
-    monkeypatch: pytest.MonkeyPatch,
-    own_home: Path,
-) -> None:
-    def full(folder: runs.RunFolder, result: Result) -> None:
-        raise FullDiskError(f"cannot write {folder.result}: No space left on device", "free some space")
-
-    worker("works")
-    monkeypatch.setattr(runs, "write_result", full)
-    done = call("run", "--model", "alexnet")
-    assert done.code == 3
-    assert "No space left on device" in " ".join(done.out.split())  # folded where the path is long
-    assert done.out.startswith("40.0 images/sec")
-    assert not list(own_home.glob("runs/*/result.json"))
-
-
-INTERRUPTED = """
-import sys
-from pathlib import Path
-from gputopo.cli import run_command
-from gputopo.launch.jobs import run
-from tests.kit_workers import misbehave
-run.worker_command = lambda spec, fd: (
-    sys.executable, "-IS", misbehave.__file__, "hangs", str(spec), str(fd))
-sys.exit(run_command(["run", "--model", "alexnet", "--json", "--output", sys.argv[1]]))
+IN_THE_WAY = """
+import os, sys
+os.mkdir(os.path.dirname(sys.argv[1]) + "/result.json")
+behaviour = "works"
 """
+
+
+def test_a_result_that_cannot_be_written_is_still_shown(
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
+) -> None:
+    worker(IN_THE_WAY + THEN_BEHAVE)
+    done = call("run", "--model", "alexnet", "--output", tmp_path / "out")
+    assert done.code == 3
+    assert done.out.startswith("40.0 images/sec")
+    assert "cannot write" in done.out
+    assert "it is a folder" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -79,7 +64,8 @@ def test_an_interrupted_command_reports_what_was_measured(
     tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
-    arguments = ("-c", INTERRUPTED, str(tmp_path / "out"))
+    command = ("run", "--model", "alexnet", "--json", "--output", str(tmp_path / "out"))
+    arguments = ("-c", WITH_WORKER, pretending(tmp_path, "hangs"), "gputopo", *command)
     with (
         TemporaryFile() as out,
         commands.started(*arguments, out=out.fileno(), GPUTOPO_ROOT=str(tmp_path / "root")) as (command, err),

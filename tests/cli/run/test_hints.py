@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from gputopo.launch import Job, Site, Target, runnable
-from gputopo.launch.data import folder as data_folder
-from gputopo.launch.spec.rules import REFUSALS
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
 from gputopo.values.option import given_of, options_of
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.placement import PlanOptions
 from gputopo.values.run.spec import RunSpec
-from tests.cli.conftest import Call
+from tests.launch.data.records import framed
 
 # Each asks for nothing else that would be refused. DIR is a folder.
 REFUSED = """
@@ -208,12 +206,15 @@ def ways(command: Command, what: str, hint: str) -> list[Command]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that may stand for any: whether it holds examples, and which, is not looked at."""
-    for name in ("find_data", "require_made_for", "require_sound"):
-        monkeypatch.setattr(data_folder, name, lambda *_: None)
-    (tmp_path / "DIR").mkdir()
-    return tmp_path / "DIR"
+def folder(tmp_path: Path) -> Path:
+    """A folder with examples of both data sets, and room for checkpoints."""
+    folder = tmp_path / "DIR"
+    folder.mkdir()
+    for name in ("train", "validation"):
+        (folder / f"{name}-00000-of-00001").write_bytes(framed(b"an example"))
+    for name in ("data_batch_1", "test_batch"):
+        (folder / f"{name}.bin").write_bytes(bytes(1 + 32 * 32 * 3))
+    return folder
 
 
 ON = Site(Machine(source="live"))
@@ -249,23 +250,3 @@ def test_each_alternative_that_a_hint_names_is_not_refused(folder: Path) -> None
         for better in ways(command, *refused):
             assert better != command, refused[1]
             assert refusal(better, folder) is None, f"{refused[1]}: {better}"
-
-
-# A model is looked up by the data before the rules are checked, with its own message. Hosts need others:
-# both are in tests/launch/spec/test_rules.py.
-ELSEWHERE = ("cannot train on", "several", "each host", "does not read examples")
-
-
-def test_every_rule_is_among_them(folder: Path) -> None:
-    said = [(refusal(read(line), folder) or ("", ""))[0] for line in REFUSED]
-    for rule in REFUSALS:
-        form = re.sub(r"\\\{.*?\\\}", ".+", re.escape(rule.what))
-        elsewhere = any(words in rule.what for words in ELSEWHERE)
-        assert elsewhere or any(re.fullmatch(form, what) for what in said), rule
-
-
-def test_what_went_on_without_lost_hosts_has_what_to_do_instead(call: Call, tmp_path: Path) -> None:
-    done = call("run", "--model", "trivial", "--min-hosts", "2")
-    assert (done.code, "start it again with --resume auto" in done.err) == (2, True)
-    done = call("run", "--model", "trivial", "--hosts", "a,b", "--restart", "1", "--checkpoints", tmp_path)
-    assert (done.code, "start the job again with --resume auto" in done.err) == (2, True)

@@ -1,4 +1,3 @@
-import contextlib
 import itertools
 import os
 import shlex
@@ -6,16 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.launch import Job, Site
-from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.errors import InputError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import Text, given_of, options_of
 from gputopo.values.run.drill import Drill
 from gputopo.values.run.placement import PlanOptions
-from gputopo.values.run.readers import MAX_TRACED, read_alarm, read_schedule, read_steps
+from gputopo.values.run.readers import read_alarm, read_schedule
 from gputopo.values.run.spec import RunSpec, Schedule
 
 OPTIONS = options_of(RunSpec)
@@ -31,15 +28,6 @@ def spec(model: str = "alexnet", **typed: Any) -> RunSpec:
     texts = {name: text_of(value) for name, value in typed.items() if value is not False}
     job = Job(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
     return job.spec_of(job.placed(Site(Machine(source="live")).target(job.request)))
-
-
-def test_names_are_unique_and_every_option_is_explained() -> None:
-    names = [option.name for option in OPTIONS]
-    assert len(names) == len(set(names))
-    assert all(option.name.isidentifier() for option in OPTIONS)
-    declared = [option.option for option in OPTIONS]
-    assert [one.flag for one in declared if not one.help or not one.theme] == []
-    assert [one.flag for one in declared if one.help.endswith(".")] == []
 
 
 def test_without_any_option_the_spec_is_plain() -> None:
@@ -185,53 +173,6 @@ def test_a_schedule_is_one_word() -> None:
         assert Schedule(**read_schedule("--learning-rate-schedule", text)) == schedule
 
 
-@given(text=st.text(alphabet="cosinepwexamtl:=,.0159-", max_size=24))
-def test_any_word_is_a_schedule_or_is_refused_in_words(text: str) -> None:
-    for word in (text, f"piecewise:{text}", f"cosine:{text}", f"exponential:{text}"):
-        with contextlib.suppress(UsageError):
-            made = Schedule(**read_schedule("--learning-rate-schedule", word))
-            assert len(made.factors) in (0, len(made.boundaries) + 1)
-            assert list(made.boundaries) == sorted(set(made.boundaries))
-
-
-def test_steps_to_trace_that_cannot_be_are_refused() -> None:
-    cases: list[str] = ["", "0", "5-3", "1,,2", f"1-{MAX_TRACED + 1}"]
-    for text in cases:
-        with pytest.raises(UsageError, match="--trace"):
-            read_steps("--trace", text)
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"checkpoints": "/kept", "resume": "latest"}, "write only --resume, or --resume auto"),
-    ({"optimizer": "momentun"}, "--optimizer"),
-    ({"weight_decay": -1.0}, "--weight-decay"),
-    ({"optimizer": "momentum", "momentum": 1.5}, "--momentum"),
-    ({"learning_rate": float("nan")}, "--learning-rate"),
-    ({"optimizer": "momentum", "momentum": 1.0}, "below 1"),
-    ({"precision": "fp16", "loss_scale": "1e300"}, "--loss-scale cannot be"),
-    ({"seed": 2**31}, "2147483647 at most"),
-    ({"batch_size": 10**30}, "--batch-size cannot be 1000"),
-    ({"checkpoints": ""}, "--checkpoints needs a folder"),
-    ({"optimizer": ""}, "--optimizer cannot be ''"),
-    ({"all_reduce": ""}, "there is no reduction ''"),
-    ({"tensorboard": "x" * 5000}, "File name too long"),
-    ({"cache": "yes"}, "--cache cannot be 'yes'"),
-    ({"data_dir": "~nobody-of-this-name/x"}, "--data-dir"),
-    ({"learning_rate_schedule": "cosin:5"}, "--learning-rate-schedule"),
-    ({"precision": "fp16", "loss_scale": "big"}, "--loss-scale"),
-    ({"prefetch": -1}, "--prefetch"),
-    ({"num_warmup_batches": "some"}, "--num-warmup-batches"),
-    ({"strategy": "mirored"}, "strategy"),
-]
-
-
-def test_what_cannot_be_is_refused_with_a_hint() -> None:
-    for given_, said in REFUSED:
-        with pytest.raises(GputopoError) as refused:
-            spec(**given_)
-        assert said in f"{refused.value.what} {refused.value.hint}"
-
-
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for option in ("checkpoints", "export", "tensorboard", "data_dir"):
@@ -244,42 +185,6 @@ def test_an_archive_in_the_place_of_real_examples_is_to_be_unpacked(tmp_path: Pa
     with pytest.raises(InputError) as refused:
         spec(data_dir=str(tmp_path / "cifar-10-python.tar.gz"))
     assert "unpack" in refused.value.hint
-
-
-VALUES: dict[str, list[Any]] = {}
-for _given, _, _ in GIVEN:
-    for _name, _value in _given.items():
-        VALUES.setdefault(_name, []).append(_value)
-
-
-@given(
-    names=st.lists(st.sampled_from(sorted(VALUES)), max_size=8, unique=True),
-    model=st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine:build"]),
-    data=st.data(),
-)
-def test_no_combination_of_options_gives_a_traceback(
-    names: list[str], model: str, data: st.DataObject
-) -> None:
-    asked = {name: data.draw(st.sampled_from(VALUES[name]), label=name) for name in names}
-    refused = refusal(model, asked)
-    if refused is not None:
-        assert refused.what
-        assert "--" in refused.what + refused.hint
-        assert "\n" not in refused.what + refused.hint
-
-
-def refusal(model: str, asked: dict[str, Any]) -> GputopoError | None:
-    try:
-        spec(model, **asked)
-    except GputopoError as refused:
-        return refused
-    return None
-
-
-def test_what_is_no_command_is_refused() -> None:
-    for text in ["", "  ", "'unclosed", "/no/such/program --now"]:
-        with pytest.raises(UsageError, match="--on-anomaly"):
-            read_alarm("--on-anomaly", text)
 
 
 def test_a_web_address_is_refused_with_the_command_that_posts_to_it() -> None:

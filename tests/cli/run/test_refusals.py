@@ -9,59 +9,6 @@ import pytest
 from tests.cli.conftest import ByName, Call
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ((), "nothing to run"),
-        (("--model", "alexnt"), "alexnt"),
-        (("--model", "alexnet", "--batch-size", "0"), "--batch-size cannot be 0"),
-        (("--model", "alexnet", "--num-warmup-batches", "-1"), "--num-warmup-batches cannot be -1"),
-        (("--model", "alexnet", "--num-gpus", "1000"), "--num-gpus cannot be 1000"),
-        (("--model", "alexnet", "--gpus", "0"), "--gpus needs GPUs, but there is none"),
-        (("--model", "alexnet", "--gain", "0.3"), "there is no option '--gain'"),
-        (("--model", "alexnet", "--num-gpus", "auto:2"), "--num-gpus cannot be 'auto:2'"),
-        (
-            ("--model", "alexnet", "--sbatch-option", "a=b", "--dry-run"),
-            "--sbatch-option is for a batch script",
-        ),
-        (
-            ("--model", "alexnet", "--single-gpu-images-per-sec", "9"),
-            "--single-gpu-images-per-sec needs a GPU",
-        ),
-        (
-            ("--single-gpu-images-per-sec", "9", "--", "python"),
-            "--single-gpu-images-per-sec needs --model, which a program after -- does not have",
-        ),
-        (("--model", "alexnet", "--ps", "gpu:7"), "--ps gpu:7"),
-        (("--model", "alexnet", "--learning-rate", "nan"), "--learning-rate"),
-        (("--model", "alexnet", "--data-dir", "/nowhere/at/all"), "there is no folder /nowhere/at/all"),
-        (("--model", "alexnet", "--json", "--format", "table"), "--json and --format both mean --format"),
-        (("--model", "alexnet", "--eval", "--task", "train"), "both mean --task, with"),
-        (("--model", "alexnet", "--ps", "cpu", "--local_parameter_device=gpu"), "both mean --ps, with"),
-        (("--model", "alexnet", "--output", "/proc/nowhere"), "cannot make the run folder"),
-        (("--model", "alexnet", "--output", ""), "--output needs a folder"),
-        (("--model", "alexnet", "--seed", "9" * 30), "--seed cannot be 999"),
-        (("train.py",), "takes no argument 'train.py'"),
-        (("--json", "--", "true"), "a program, which uses stdout"),
-        (("--model", "alexnet", "--stall-timeout", "0"), "--stall-timeout cannot be 0"),
-        (("--model", "alexnet", "--display_every", "0"), "--display-every cannot be 0"),
-        (("--display_every", "5", "--", "true"), "--display-every works with the built-in training"),
-        (("--from", "7gforce", "--", "true"), "--from plans for another machine"),
-        (("--", "no-such-program-here"), "there is no program"),
-        (("--from", "7gforce", "--model", "alexnet", "--num-gpus", "8"), "8"),
-        (("--from", "7gforce", "--model", "alexnet", "--require-gpu"), "cannot be combined"),
-    ],
-)
-def test_bad_usage_is_two_lines_and_leaves_nothing_behind(
-    call: Call, without_gpu: None, own_home: Path, options: tuple[str, ...], what: str
-) -> None:
-    done = call("run", *options)
-    assert (done.code, done.out) == (2, "")
-    assert what in done.err
-    assert len(done.err.splitlines()) == 2
-    assert not own_home.exists()
-
-
 def test_a_folder_that_holds_a_run_is_refused_before_anything_starts(
     call: Call, without_gpu: None, tmp_path: Path
 ) -> None:

@@ -2,19 +2,16 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gputopo.launch.jobs import run
-from gputopo.launch.supervise import run_folder as runs
+from gputopo.runs import BoxHistory
 from gputopo.values import schema
-from gputopo.values.errors import InputError
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats
-from gputopo.values.run.spec import RunSpec
-from tests.cli.conftest import ByName, Call
+from tests.cli.conftest import THEN_BEHAVE, ByName, Call
 
 
 def test_repeats_run_one_after_the_other_and_give_mean_and_spread(
@@ -45,16 +42,6 @@ def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(
     assert [run.status for run in repeats.runs] == ["failed", "failed"]
 
 
-def test_repeats_that_would_write_to_one_folder_are_refused(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
-) -> None:
-    worker("works")
-    options = [("--checkpoints", ()), ("--export", ()), ("--tensorboard", ()), ("--export", ("--dry-run",))]
-    for option, dry in options:
-        done = call("run", "--model", "alexnet", "--repeats", "2", option, tmp_path / "kept", *dry)
-        assert (done.code, option in done.err, "--repeats" in done.err.splitlines()[1]) == (2, True, True)
-
-
 def test_repeats_are_shown_where_their_file_cannot_be_written(
     call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
@@ -70,72 +57,67 @@ def test_repeats_are_shown_where_their_file_cannot_be_written(
     assert "--output" in reported[place + 1]
 
 
-@pytest.mark.parametrize(
-    "error", [InputError("no room for a folder", "free some space"), KeyboardInterrupt()]
-)
+# Takes the place of the folder of the next repeat.
+TAKES_THE_NEXT = """
+import os, sys
+open(os.path.dirname(sys.argv[1]) + "/../2", "w").close()
+behaviour = "works"
+"""
+
+
+def kept_in(folder: Path) -> Repeats:
+    return schema.decode((folder / "repeats.json").read_bytes(), Repeats, origin="file")
+
+
 def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
-    call: Call,
-    without_gpu: None,
-    worker: ByName,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
-    worker("works")
-    create = runs.create
-
-    def once(output: Path | None, **kept: Any) -> runs.RunFolder:
-        if output == tmp_path / "out" / "2":
-            raise error
-        return create(output, **kept)
-
-    monkeypatch.setattr(runs, "create", once)
+    worker(TAKES_THE_NEXT + THEN_BEHAVE)
     done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
-    interrupted = isinstance(error, KeyboardInterrupt)
-    assert done.code == (130 if interrupted else 2)
+    assert done.code == 2
     assert "over 1 of 3 repeats" in done.out
-    assert ("interrupted" if interrupted else "no room for a folder") in done.err
-    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
-    assert (kept.status, kept.exit_code) == ("interrupted" if interrupted else "failed", done.code)
-    assert (kept.complete, len(kept.runs)) == (1, 1)
+    assert str(tmp_path / "out" / "2") in done.err.splitlines()[-2]
+    kept = kept_in(tmp_path / "out")
+    assert (kept.status, kept.exit_code, kept.complete, len(kept.runs)) == ("failed", 2, 1, 1)
+
+
+@pytest.fixture
+def signal_after_a_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[signal.Signals], None]:
+    """Sends this process a signal when a run has ended and is added to the history."""
+
+    def send(number: signal.Signals) -> None:
+        add = BoxHistory.add
+
+        def signalled(history: BoxHistory, folder: Path) -> str | None:
+            os.kill(os.getpid(), number)
+            return add(history, folder)
+
+        monkeypatch.setattr(BoxHistory, "add", signalled)
+
+    return send
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "place"),
-    [(signal.SIGINT, 130, "result"), (signal.SIGTERM, 143, "next"), (signal.SIGHUP, 129, "next")],
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_two(
     call: Call,
     without_gpu: None,
     worker: ByName,
+    signal_after_a_run: Callable[[signal.Signals], None],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
     number: signal.Signals,
     code: int,
 ) -> None:
     worker("works")
-    create, save = runs.create, runs.save_result
-
-    def created(output: Path | None, **kept: Any) -> runs.RunFolder:
-        if place == "next" and output == tmp_path / "out" / "2":
-            os.kill(os.getpid(), number)
-        return create(output, **kept)
-
-    def saved(*args: Any, **kept: Any) -> Result:
-        if place == "result":
-            os.kill(os.getpid(), number)
-        return save(*args, **kept)
-
-    monkeypatch.setattr(runs, "create", created)
-    monkeypatch.setattr(runs, "save_result", saved)
+    signal_after_a_run(number)
     done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
     assert done.code == code
     assert "over 1 of 3 repeats" in done.out
     assert done.err.splitlines()[-1] == (
         "gputopo: interrupted" if number == signal.SIGINT else f"gputopo: stopped by {number.name}"
     )
-    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
+    kept = kept_in(tmp_path / "out")
     assert (kept.status, kept.exit_code, kept.complete) == ("interrupted", code, 1)
     result = (tmp_path / "out/1/result.json").read_bytes()
     assert schema.decode(result, Result, origin="file").status == "complete"
@@ -143,39 +125,31 @@ def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_
 
 
 def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
-    call: Call, without_gpu: None, worker: ByName, monkeypatch: pytest.MonkeyPatch
+    call: Call, without_gpu: None, worker: ByName, signal_after_a_run: Callable[[signal.Signals], None]
 ) -> None:
     worker("works")
-    save = runs.save_result
-
-    def saved(*args: Any, **kept: Any) -> Result:
-        os.kill(os.getpid(), signal.SIGINT)
-        return save(*args, **kept)
-
-    monkeypatch.setattr(runs, "save_result", saved)
+    signal_after_a_run(signal.SIGINT)
     done = call("run", "--model", "alexnet")
     assert done.code == 0
     assert "images/sec" in done.out
 
 
+# Interrupts gputopo if it runs to try a smaller batch.
+INTERRUPTS_A_TRIAL = """
+import os, signal, sys
+if "trial-" in sys.argv[1]:
+    os.kill(os.getppid(), signal.SIGINT)
+behaviour = "needs_a_batch_of_one"
+"""
+
+
 def test_a_signal_while_a_batch_that_fits_is_looked_for_ends_the_repeats(
-    call: Call,
-    without_gpu: None,
-    worker: ByName,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
-    worker("needs_a_batch_of_one")
-    trial_of = run.trial_of
-
-    def trial(spec: RunSpec, batch_size: int) -> RunSpec:
-        os.kill(os.getpid(), signal.SIGINT)
-        return trial_of(spec, batch_size)
-
-    monkeypatch.setattr(run, "trial_of", trial)
+    worker(INTERRUPTS_A_TRIAL + THEN_BEHAVE)
     options = ("--batch-size", "4", "--repeats", "3", "--output", tmp_path / "out")
     done = call("run", "--model", "alexnet", *options)
     assert done.code == 3
     assert "repeat 2 of 3" not in done.err
-    kept = schema.decode((tmp_path / "out/repeats.json").read_bytes(), Repeats, origin="file")
-    assert [run.failure.kind for run in kept.runs if run.failure] == ["out_of_memory"]
+    failures = [run.failure for run in kept_in(tmp_path / "out").runs]
+    assert [failure and failure.kind for failure in failures] == ["out_of_memory"]

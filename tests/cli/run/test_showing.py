@@ -6,29 +6,16 @@ from typing import NamedTuple
 import pytest
 
 from gputopo.launch import DryRun
-from gputopo.launch.supervise.metrics_file import EVERY_S, MetricsFile
 from gputopo.values import schema
-from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import RunFinished, read_events
-from gputopo.values.run.options import read_written_file
 from gputopo.values.run.result import Result
-from tests.cli.conftest import ByName, Call
-from tests.invented_runs import step
+from tests.cli.conftest import WITH_WORKER, ByName, Call, pretending
 from tests.kit import commands
 
 FULL = Path("/dev/full")
 
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
-COMMAND = """
-import sys
-from gputopo.cli import run_command
-from gputopo.launch.jobs import run
-from tests.kit_workers import misbehave
-run.worker_command = lambda spec, fd: (
-    sys.executable, "-IS", misbehave.__file__, "works", str(spec), str(fd))
-sys.exit(run_command(["run", "--model", "alexnet", *sys.argv[1:]]))
-"""
 UNWRITTEN = [
     "gputopo: cannot write the output: No space left on device",
     "  write it where there is free space",
@@ -49,7 +36,8 @@ def run(tmp_path: Path, *options: object, full: str) -> Shown:
     paths = {"GPUTOPO_ROOT": tmp_path / "root", "GPUTOPO_HOME": tmp_path / "home"}
     with FULL.open("w") as disk:
         done = commands.run(
-            *("-c", COMMAND, *map(str, options)),
+            *("-c", WITH_WORKER, pretending(tmp_path, "works"), "gputopo"),
+            *("run", "--model", "alexnet", *map(str, options)),
             out=None if full == "stderr" else disk.fileno(),
             err=None if full == "stdout" else disk.fileno(),
             **{name: str(path) for name, path in paths.items()},
@@ -102,9 +90,6 @@ def test_progress_on_a_full_disk_costs_nothing_but_the_progress(
             assert_ran_to_its_end(folder)
 
 
-ROOT = Path(__file__).parents[3]
-
-
 def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     call: Call, on_scenario: ByName, own_home: Path
 ) -> None:
@@ -131,81 +116,16 @@ def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     assert not own_home.exists()
 
 
-def test_the_hierarchical_reduction_gets_its_groups_from_the_machine(call: Call) -> None:
-    options = (
-        "--from",
-        "7gforce",
-        "--gpus",
-        "0,1,4,5",
-        "--all-reduce",
-        "hierarchical",
-        "--dry-run",
-        "--json",
-    )
-    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
-    assert dry.spec is not None
-    assert dry.spec.exchange.groups == ((0, 1), (2, 3))
-    assert dry.plan.choice.all_reduce == dry.spec.all_reduce == "hierarchical"
-
-
-def test_variables_spread_over_the_gpus_are_planned_and_run(call: Call) -> None:
-    options = ("--from", "7gforce", "--num-gpus", "2", "--ps", "gpu:spread", "--dry-run", "--json")
-    dry = schema.decode(call("run", "--model", "alexnet", *options).out, DryRun, origin="stdout")
-    assert dry.spec is not None
-    assert (dry.plan.choice.ps_device, dry.spec.ps_device, dry.spec.exchange.ps_spread) == (
-        "gpu:spread", None, True
-    )  # fmt: skip
-    assert [device.hop_to_variables for device in dry.spec.devices] == ["spread", "spread"]
-
-
-def test_plan_and_spec_agree_on_where_a_strategy_has_its_variables(call: Call) -> None:
-    cases: list[tuple[str, int, str, str | None, list[str | None]]] = [
-        ("mirrored", 2, "replicated", None, [None, None]),
-        ("MirroredStrategy", 2, "replicated", None, [None, None]),
-        ("one-device", 1, "replicated", None, [None]),
-        ("central", 2, "parameter_server", "cpu", ["host", "host"]),
-        ("central", 4, "parameter_server", "cpu", ["host"] * 4),
-    ]
-    for strategy, gpus, update, ps_device, hops in cases:
-        asked = ("--from", "7gforce", "--num-gpus", str(gpus), "--strategy", strategy)
-        printed = call("run", "--model", "lenet", *asked, "--dry-run", "--json").out
-        dry = schema.decode(printed, DryRun, origin="stdout")
-        choice, spec = dry.plan.choice, dry.spec
-        assert spec is not None
-        assert (choice.variable_update, choice.ps_device, choice.all_reduce) == (update, ps_device, None)
-        assert (spec.variable_update, spec.all_reduce) == (update, None)
-        assert (spec.ps_device is None) == (ps_device is None)
-        assert [device.hop_to_variables for device in spec.devices] == hops
-        assert (spec.strategy, spec.asked["strategy"]) == (strategy, strategy)
-
-
-def test_the_file_is_written_every_few_seconds_and_at_the_end(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "folder" / "run.prom"
-    written = MetricsFile(file, pytest.fail)
-    seen = []
-    for number, time_s in enumerate((0.0, 1.0, EVERY_S, EVERY_S + 1), 1):
-        written.event(step(number, [(0.1, 0.2)], time_s=1000 + time_s))
-        seen.append("gputopo_run_steps_total " + str(number) in file.read_text())
-    assert seen == [True, False, True, False]
-    written.event(RunFinished(time_s=1000 + EVERY_S + 1, status="complete", exit_code=0, wall_s=1.0))
-    assert "gputopo_run_steps_total 4" in file.read_text()
-    assert [path.name for path in file.parent.iterdir()] == ["run.prom"]
-
-
-def test_a_file_that_cannot_be_written_is_reported_once_and_ends_no_run(tmp_path: Path) -> None:
-    problems: list[str] = []
-    (tmp_path / "file").touch()
-    written = MetricsFile(tmp_path / "file" / "run.prom", problems.append)
-    for number in range(1, 4):
-        written.event(step(number, [(0.1, 0.2)], time_s=1000.0 * number))
-    assert len(problems) == 1
-    assert f"cannot make {tmp_path / 'file'}: " in problems[0]
-
-
-@pytest.mark.parametrize("name", ["", "."])
-def test_a_name_that_no_file_can_have_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_metrics_are_written_to_a_file_that_ends_no_run_if_it_cannot_be_written(
+    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(GputopoError, match="--prometheus"):
-        read_written_file("--prometheus", name)
+    worker("works")
+    file = tmp_path / "new" / "folder" / "run.prom"
+    assert call("run", "--model", "alexnet", "--prometheus", file).code == 0
+    assert "\ngputopo_run_steps_total 3\n" in file.read_text()
+    assert 'gputopo_run_status{state="complete"} 1' in file.read_text()
+    assert [path.name for path in file.parent.iterdir()] == ["run.prom"]
+    done = call("run", "--model", "alexnet", "--prometheus", file / "run.prom")
+    assert (done.code, done.err.count(f"cannot make {file}: ")) == (0, 1)
+    refused = call("run", "--model", "alexnet", "--prometheus", "")
+    assert (refused.code, "--prometheus" in refused.err.splitlines()[0]) == (2, True)

@@ -5,17 +5,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.launch import DryRun
-from gputopo.launch.spec.exports import ExportedRun
-from gputopo.launch.spec.host_place import HostPlace
 from gputopo.values import schema
-from gputopo.values.errors import UsageError
-from gputopo.values.run.plan import Candidate
 from tests.cli.conftest import ByName, Call
-from tests.launch.specs import machine
 
 Started = Callable[[str, str], tuple[list[str], dict[str, str]]]
 
@@ -107,40 +101,41 @@ def test_a_container_gets_the_gpus_by_uuid_and_room_for_nccl(
     assert arguments[arguments.index("--gpus") + 1] == f'"device={",".join(uuids)}"'
     assert f"CUDA_VISIBLE_DEVICES={','.join(uuids)}" in arguments
     assert {"memlock=-1", "--shm-size=1g"} <= {*arguments}
+    print(arguments)
     assert arguments[-3:] == ["an image", "python", "it's.py"]
 
 
-def start_of(**changes: object) -> ExportedRun:
-    choice = Candidate(gpus=(3, 1), variable_update="parameter_server", ps_device="gpu:3")
-    start = ExportedRun(
-        choice=choice,
-        machine=machine(uuids=False),
-        place=HostPlace(cpus="0-3,8"),
-        environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3,1"},
-        words=("--model", "vgg16"),
-        folder="/a folder",
+def test_in_a_container_the_gpus_are_numbered_anew(call: Call, started: Started) -> None:
+    asked = (
+        "run",
+        "--model",
+        "vgg16",
+        "--from",
+        "7gforce",
+        "--gpus",
+        "3,1",
+        "--dry-run",
+        "--format",
+        "docker",
     )
-    return msgspec.structs.replace(start, **changes)
+    for place, inside in (("gpu:3", "gpu:1"), ("gpu:spread", "gpu:spread")):
+        shown = call(*asked, "--variable-update", "parameter_server", "--ps", place).out
+        arguments, _ = started(shown, "docker")
+        assert arguments[arguments.index("--gpus") + 1] == '"device=3,1"'
+        assert "CUDA_VISIBLE_DEVICES=1,0" in arguments
+        assert arguments[arguments.index("an image") + 1 :] == [
+            *("gputopo", "run", "--model", "vgg16", "--gpus", "1,0", "--require-gpu"),
+            *("--variable-update", "parameter_server", "--ps", inside),
+        ]
 
 
-def test_in_a_container_the_gpus_are_numbered_anew(started: Started) -> None:
-    arguments, _ = started(start_of().script("docker"), "docker")
-    assert arguments[arguments.index("--gpus") + 1] == '"device=3,1"'
-    assert "CUDA_VISIBLE_DEVICES=1,0" in arguments
-    assert arguments[arguments.index("--cpuset-cpus") + 1] == "0-3,8"
-    inside = arguments[arguments.index("an image") + 1 :]
-    assert inside == [
-        *("gputopo", "run", "--model", "vgg16", "--gpus", "1,0", "--require-gpu"),
-        *("--variable-update", "parameter_server", "--ps", "gpu:1"),
-    ]
-    spread = msgspec.structs.replace(start_of().choice, ps_device="gpu:spread")
-    arguments, _ = started(start_of(choice=spread).script("docker"), "docker")
-    assert arguments[-2:] == ["--ps", "gpu:spread"]
-
-
-def test_a_folder_with_a_colon_is_refused_for_docker() -> None:
-    with pytest.raises(UsageError, match="has a colon"):
-        start_of(folders=("/data:old",)).script("docker")
+def test_a_folder_with_a_colon_is_refused_for_docker(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data:old").mkdir()
+    monkeypatch.chdir(tmp_path / "data:old")
+    done = call("run", "--model", "vgg16", "--from", "7gforce", "--dry-run", "--format", "docker")
+    assert (done.code, "has a colon" in done.err) == (2, True)
 
 
 def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> None:
@@ -150,15 +145,6 @@ def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> 
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert "#SBATCH --time=0:1" in shown.out
     assert "nodelist" not in shown.out  # a captured machine's name is not known
-
-
-def test_what_only_shows_needs_a_dry_run_and_gpus(call: Call) -> None:
-    done = call("run", "--model", "trivial", "--format", "sbatch")
-    assert (done.code, done.out) == (2, "")
-    assert "add --dry-run" in done.err
-    done = call("run", "--model", "trivial", "--cpu", "--dry-run", "--format", "docker")
-    assert done.code == 2
-    assert "the plan has none: --cpu" in done.err
 
 
 def test_the_variables_alone_are_those_of_the_plan(call: Call) -> None:

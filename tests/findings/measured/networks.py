@@ -3,12 +3,12 @@
 from itertools import permutations
 from random import Random
 
-from gputopo.findings.measured.network import Pair
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Machine
 
 NOISE = 0.03
+Pair = tuple[str, str]  # from host to host
 
 
 def rates(random: Random, hosts: int, gb_per_s: float = 10.0) -> dict[Pair, float]:

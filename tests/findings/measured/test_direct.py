@@ -1,16 +1,20 @@
 """P2P is called slower only where all that was measured agrees; the remedy never turns off what is faster."""
 
+import re
 from collections.abc import Mapping
 from itertools import combinations, permutations
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Failure, Method, Path, Sample
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
-from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine, NvLink
 from tests import there
 from tests.findings.measured.machines import sample
 
@@ -103,6 +107,54 @@ def four(near: Hop | None, far: Hop | None) -> dict[Pair, Hop | None]:
 
 
 ACROSS = {(0, 2), (0, 3), (1, 2), (1, 3)}
+
+
+# How NCCL reports the distance of a pair without NVLink, near to far; how far each setting allows P2P.
+DISTANCES = {Hop.INTERNAL: 1, Hop.PIX: 1, Hop.PXB: 2, Hop.PHB: 3, Hop.NODE: 3, Hop.SYS: 4}
+REACH = {"NCCL_P2P_DISABLE=1": -1, "NVL": 0, "PIX": 1, "PXB": 2, "PHB": 3}
+FOUR = list(combinations(range(4), 2))
+
+
+def of_pairs(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[Pair, Any]]:
+    return st.fixed_dictionaries(dict.fromkeys(FOUR, values))
+
+
+@settings(max_examples=15)
+@given(
+    hops=of_pairs(st.sampled_from([*Hop, None])),
+    nvlinks=of_pairs(st.sampled_from([0, 0, 0, 4])),
+    slow=st.sets(st.sampled_from(FOUR), min_size=1),
+)
+def test_a_setting_excludes_the_slow_pairs_and_no_others_and_never_nvlinks(
+    hops: dict[Pair, Hop | None], nvlinks: dict[Pair, int], slow: set[Pair]
+) -> None:
+    machine = box(linked(hops, nvlinks), every_pair(hops, slow))
+    findings = slower(machine)
+    named = {pair for found in findings for pair in found.evidence["pairs"]}
+    unwanted = {(a, b) for a, b in FOUR if {f"{a}>{b}", f"{b}>{a}"} & named and not nvlinks[a, b]}
+    for found in findings:
+        setting = re.search(r"NCCL_P2P_(?:LEVEL=(\w+)\.|DISABLE=1)", found.remedy or "")
+        if setting is None:
+            continue
+        reach = REACH[setting[1] or setting[0]]
+        assert reach >= 0 or not any(nvlinks.values())
+        for pair, hop in hops.items():
+            distance = 0 if nvlinks[pair] else None if hop is None else DISTANCES[hop]
+            if pair in unwanted:
+                assert distance is None or distance > reach
+            else:
+                assert distance is not None
+                assert distance <= reach
+
+
+@pytest.mark.parametrize(("active", "is_nvlink"), [(True, True), (None, True), (False, False)])
+def test_a_port_that_is_up_is_an_nvlink_even_where_its_pair_is_unknown(
+    active: bool | None, is_nvlink: bool
+) -> None:
+    machine = two(hop=Hop.PIX)
+    gpus = tuple(replace(gpu, nvlinks=(NvLink(link=0, active=active),)) for gpu in machine.gpus)
+    (found,) = slower(replace(machine, gpus=gpus))
+    assert ("NCCL_P2P_DISABLE=1" in (found.remedy or "")) is not is_nvlink
 
 
 @pytest.mark.parametrize(

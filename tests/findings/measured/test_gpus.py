@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Kind
 from gputopo.values.finding import Finding
@@ -151,9 +151,7 @@ def printed(name: str, host: Sequence[float], pairs: Callable[[int, int], float]
         ),
     ]
     devices = "".join(f"Device {gpu}: {name}\n" for gpu in gpus)
-    return reading.read_text(
-        f"nvbandwidth Version: v0.4\n\n{devices}\n{''.join(tables)}", origin="nvbandwidth"
-    )
+    return read_text(f"nvbandwidth Version: v0.4\n\n{devices}\n{''.join(tables)}", origin="nvbandwidth")
 
 
 def reported(machine: Machine) -> list[tuple[str, str, str]]:

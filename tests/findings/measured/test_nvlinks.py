@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import reading
+from gputopo.captures import read_text
 from gputopo.findings import find_bandwidth
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
@@ -28,7 +28,7 @@ def read(name: str, rates: Rates, count: int, case: nvbandwidth.Case = READ) -> 
     rows = [[rates.get((column, row)) for column in range(count)] for row in range(count)]
     devices = "".join(f"Device {gpu}: {name}\n" for gpu in range(count))
     text = nvbandwidth.table(case.name, case.heading, rows)
-    return reading.read_text(f"nvbandwidth Version: v0.4\n\n{devices}\n{text}", origin="nvbandwidth")
+    return read_text(f"nvbandwidth Version: v0.4\n\n{devices}\n{text}", origin="nvbandwidth")
 
 
 def uniform(gb_per_s: float, count: int) -> dict[Pair, float]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import reading
+from gputopo.captures import load
 from gputopo.copies import with_expectations
 from gputopo.findings import find_bandwidth
 from gputopo.values.finding import Finding
@@ -11,7 +11,7 @@ from tests import there
 
 def by_id(name: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
-    for finding in find_bandwidth(reading.load([name])):
+    for finding in find_bandwidth(load([name])):
         found.setdefault(finding.id, []).append(finding)
     return found
 
@@ -41,7 +41,7 @@ def test_the_halves_of_one_board_are_found_in_an_azure_machine() -> None:
 
 @pytest.mark.parametrize("name", ["7gforce", "7gforce-v2", "az-2x-m60", "az-4x-m60"])
 def test_every_machine_gets_a_verdict_of_few_findings(name: str) -> None:
-    machine = reading.load([name])
+    machine = load([name])
     found = [finding.severity for finding in find_bandwidth(machine)]
     assert (len(found) <= 5, "error" in found) == (True, False)
     judged = with_expectations(there(machine.bandwidth), machine)

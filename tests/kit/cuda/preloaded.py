@@ -2,7 +2,7 @@
 
 import importlib
 
-from gputopo.probes.cuda.pattern import block
+from gputopo.probes.cuda import block
 
 for name in (
     "cuda.bindings.driver",

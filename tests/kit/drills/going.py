@@ -1,22 +1,21 @@
-"""Runs a box: a run's watch reads the GPUs through the double of NVML, and its events give the result."""
+"""Runs a box: a run's watch samples its GPUs, and the events of the run give the result."""
 
-import os
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from gputopo.launch.supervise.record import Record
 from gputopo.probes import HostReader, RunWatch
-from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS
 from gputopo.report import document_text, run_document
+from gputopo.runs import summarise
 from gputopo.values.run.events import (
     Event,
+    GpuSample,
     HostLoad,
+    MachineSample,
     RankFailed,
+    RunFinished,
     RunStarted,
     Sample,
     Step,
@@ -28,15 +27,9 @@ from gputopo.values.run.events import (
 from gputopo.values.run.result import Result
 from tests.invented_runs import BEGAN_S
 from tests.kit.drills.box import CORES, Box, Card, Host
-from tests.kit.machines import WatchHere
-from tests.kit.nvml import FakeNvml, installed
-from tests.kit.scenarios import SCENARIOS
-from tests.kit.specs import GpuSpec, LinkSpec, ProcessSpec
 
 CORE_MHZ, MEMORY_MHZ = 1800, 4000
-_OTHER_PIDS = (1, 2, 3)  # processes that exist but are not children of this one
-_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0}
-_MIB = 1 << 20
+_WHOLE_EVERY = 4  # samples: what changes slowly is not in each of them
 
 
 class _HostReader(HostReader):
@@ -53,7 +46,9 @@ class _HostReader(HostReader):
 
 
 class Watched:
-    """The watch of a run over the double. `at`: the time; `show` sets what the double answers."""
+    """The watch of a run. `at`: the time; `show` sets the states of cards and host."""
+
+    stop = None  # as of a watch in a child process: no call hung
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -64,46 +59,37 @@ class Watched:
             for place, device in enumerate(box.devices)
             if device.gpu is not None
         }
-        self._machine = replace(
-            SCENARIOS["four"],
-            gpus=tuple(
-                replace(SCENARIOS["four"].gpus[0], address=f"0000:{16 + gpu:02x}:00.0", uuid=f"GPU-{gpu}")
-                for gpu in range(1 + max(self._gpus.values(), default=0))
-            ),
-        )
-        self.fake = FakeNvml(self._machine)
-        self.fake.now = lambda: self.at
         self.at = 0.0
         self.wall_s = BEGAN_S
         self._host = _HostReader()
-        self._shown: tuple[Card, ...] = ()
-        gpus = list(self._gpus.values())
-        self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
-
-        def opened(asked: Sequence[int], others: Sequence[int]) -> Any:
-            return WatchHere(asked, now=lambda: self.wall_s, clock=lambda: self.at)
-
-        self._open = partial(RunWatch, gpus, host=self._host, open_gpus=opened)
-
-    def open(self) -> None:
-        """Start to watch, while the double is installed."""
+        self._number = 0
         self.show(0)
-        self.watch = self._open()
+        self.watch = RunWatch(list(self._gpus.values()), host=self._host, open_gpus=self._opened)
+
+    def _opened(self, gpus: Sequence[int], others: Sequence[int]) -> Any:
+        return self
+
+    def observe(self) -> MachineSample:
+        """Return a sample of the cards."""
+        self._number += 1
+        cards = ((gpu, self._cards[place], place) for place, gpu in self._gpus.items())
+        gpus = tuple(
+            sample_of(gpu, card, is_whole=self._number == 1 or (self._number + place) % _WHOLE_EVERY == 0)
+            for gpu, card, place in cards
+        )
+        return MachineSample(time_s=self.wall_s, gpus=gpus)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def show(self, step: int) -> None:
         """Set the machine to its state in a step."""
-        cards = tuple(self._box.card(tower, step) for tower in range(len(self._box.devices)))
-        if cards != self._shown:
-            gpus = list(self._machine.gpus)
-            for place, gpu in self._gpus.items():
-                gpus[gpu] = shown(gpus[gpu], cards[place])
-            self.fake.scenario = replace(self._machine, gpus=tuple(gpus))
-            self._shown = cards
+        self._cards = [self._box.card(tower, step) for tower in range(len(self._box.devices))]
         self._host.load = load_of(self._box.host(step), self.wall_s)
 
     def samples(self, until: float, step: int) -> Iterator[Event]:
         """Yield the samples that are due until this time, in a step."""
-        while (due := self.at + self.every_s) <= until:
+        while (due := self.at + self.watch.every_s) <= until:
             self.at = due
             self.wall_s = self._box.time_s(due, step) + self._box.skew_s
             self.show(step)
@@ -134,22 +120,32 @@ class Watched:
             )
 
 
-def shown(spec: GpuSpec, card: Card) -> GpuSpec:
-    """Return what NVML reports about a GPU in this state, under load."""
-    core, memory = round(CORE_MHZ * card.core), round(MEMORY_MHZ * card.memory)
-    others = [ProcessSpec(pid, "compute", 500 * _MIB) for pid in _OTHER_PIDS[: card.others]]
-    total = spec.memory_bytes[0]
-    return replace(
-        spec,
-        clocks=(core, core, memory, core),
-        throttle=card.throttle,
-        link=LinkSpec(_GT_PER_S[card.gen], card.width, 8.0, 16),
-        processes=(ProcessSpec(os.getpid(), "compute", card.used_mib * _MIB), *others),
-        temperature=card.temperature,
-        memory_bytes=(total, card.used_mib * _MIB, total - card.used_mib * _MIB),
-        replays=card.replays,
-        lost="calls" if card.lost else None,
-        power_mw=round(180_000 * card.core),
+def sample_of(gpu: int, card: Card, *, is_whole: bool) -> GpuSample:
+    """Return what a watch reports about a GPU in this state. `is_whole`: with what changes slowly."""
+    if card.lost:
+        return GpuSample(gpu=gpu, lost=True)
+    sample = GpuSample(
+        gpu=gpu,
+        graphics_mhz=round(CORE_MHZ * card.core),
+        memory_mhz=round(MEMORY_MHZ * card.memory),
+        power_w=180 * card.core,
+        throttle_mask=card.throttle,
+        gpu_utilization_percent=0,
+        pcie_gen=card.gen,
+    )
+    if not is_whole:
+        return sample
+    return msgspec.structs.replace(
+        sample,
+        pcie_width=card.width,
+        temperature_c=card.temperature,
+        pstate="P0",
+        power_limit_w=400.0,
+        memory_used_mib=card.used_mib,
+        throttled_s={},
+        pcie_replays=card.replays,
+        processes=1 + card.others,
+        other_processes=card.others,
     )
 
 
@@ -179,23 +175,21 @@ def events_of(box: Box, seed: int) -> Iterator[Event]:
         known=box.known,
     )
     watched = Watched(box)
-    with installed(watched.fake):
-        watched.open()
-        with watched.watch:
-            for now, event in box.trained(random.Random(seed)):
-                step = event.step if isinstance(event, Step) else 0
-                yield from watched.samples(now, step)
-                yield event
-                if step == 0 and isinstance(event, Step):
-                    yield WarmupDone(time_s=event.time_s, steps=box.warmup, seconds=now)
-                if step == box.ends_at:
-                    yield RankFailed(
-                        time_s=event.time_s,
-                        kind="error",
-                        cause="device kernel image is invalid: GPU is lost",
-                        remedy="see worker.log in the run folder",
-                        exit_code=3,
-                    )
+    with watched.watch:
+        for now, event in box.trained(random.Random(seed)):
+            step = event.step if isinstance(event, Step) else 0
+            yield from watched.samples(now, step)
+            yield event
+            if step == 0 and isinstance(event, Step):
+                yield WarmupDone(time_s=event.time_s, steps=box.warmup, seconds=now)
+            if step == box.ends_at:
+                yield RankFailed(
+                    time_s=event.time_s,
+                    kind="error",
+                    cause="device kernel image is invalid: GPU is lost",
+                    remedy="see worker.log in the run folder",
+                    exit_code=3,
+                )
 
 
 def _spec(box: Box) -> dict[str, Any]:
@@ -215,9 +209,13 @@ def _spec(box: Box) -> dict[str, Any]:
 
 def went(box: Box, seed: int) -> tuple[Result, str]:
     """Run the box; return the result, and the report's text with spaces for line breaks."""
-    record = Record(None, lambda event: None)
-    for event in events_of(box, seed):
-        record.add(decode_line(encode_line(event)))
-    record.finish()
-    result = record.summary.result()
+    events = [decode_line(encode_line(event)) for event in events_of(box, seed)]
+    failed = next((event for event in events if isinstance(event, RankFailed)), None)
+    ended = RunFinished(
+        time_s=events[-1].time_s,
+        status="complete" if failed is None else "failed",
+        exit_code=0 if failed is None else failed.exit_code,
+        wall_s=events[-1].time_s - BEGAN_S,
+    )
+    result = summarise([*events, ended])
     return result, " ".join(document_text(run_document(result), 120).split())

@@ -1,9 +1,11 @@
 """Pretends to be `gputopo run` on a host: `pretends.py BEHAVIOUR,BEHAVIOUR...`, one for each rank.
 
-fine: prints a result and ends. fails: ends with 2 before the training. train: trains until SIGINT or SIGTERM.
+fine: prints a result and ends. shows: prints its words and variables as JSON.
+fails: ends with 2 before the training. train: trains until SIGINT or SIGTERM.
 deaf: ignores both. killed: kills itself. Each writes its process id into a file.
 """
 
+import json
 import os
 import signal
 import sys
@@ -19,6 +21,9 @@ def main(behaviours: list[str], arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     (HERE / f"rank-{rank}").write_text(str(os.getpid()))
     say(f"gputopo: rank {rank}: {behaviour}")
+    if behaviour == "shows":
+        print(json.dumps({"words": arguments, "environ": dict(os.environ)}))
+        return 0
     print(f"stdout of rank {rank} in {os.getcwd()}", flush=True)
     if behaviour == "fine":
         return 0

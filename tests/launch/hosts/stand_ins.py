@@ -1,17 +1,22 @@
 """Stands in for ssh: runs agents here. Hosts are called by what they do.
 
-`refused`, `denied` and `unknown` are hosts that ssh does not reach; `bare` has no Python; `hangs` does not
-answer.
+Those of `SAID` are not reached, or have no gputopo; `bare` has no Python; `hangs` does not answer;
+`elsewhere` has no folder of the driver.
 """
 
 import os
 import sys
 from pathlib import Path
 
+# Exit code, and what ssh or a shell says.
 SAID = {
-    "refused": "ssh: connect to host refused port 22: Connection refused",
-    "denied": "root@denied: Permission denied (publickey).",
-    "unknown": "Host key verification failed.",
+    "refused": (255, "ssh: connect to host refused port 22: Connection refused"),
+    "denied": (255, "root@denied: Permission denied (publickey)."),
+    "unverified": (255, "Host key verification failed."),
+    "unnamed": (255, "ssh: Could not resolve hostname unnamed: Name or service not known"),
+    "closed": (255, "kex_exchange_identification: read: Connection reset by peer"),
+    "old": (1, "/there/python: No module named gputopo.launch.hosts.agent"),
+    "killed": (137, ""),
 }
 
 
@@ -26,10 +31,13 @@ def installed(folder: Path) -> Path:
 def ssh(host: str, command: str) -> int:
     """Run a command by the shell of a host, whose environment is its own."""
     if host in SAID:
-        print(SAID[host], file=sys.stderr)
-        return 255
+        code, text = SAID[host]
+        print(text, file=sys.stderr)
+        return code
     if host == "hangs":
-        command = "exec sleep 60"
+        command = "exec cat >/dev/null"  # until its stdin ends
+    if host == "elsewhere":
+        command = command.replace(os.getcwd(), "/not/there")
     if host == "bare":
         command = command.replace("/python -P", "/nowhere/python -P")
     environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "HOSTNAME": host}

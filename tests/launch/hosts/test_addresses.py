@@ -1,4 +1,6 @@
+import errno
 import platform
+import re
 import socket
 from types import SimpleNamespace
 from typing import Any
@@ -6,9 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gputopo.launch.hosts.addresses import is_public, is_this_host, places_to_listen
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient
-from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+from gputopo.launch.hosts import RendezvousClient, RendezvousServer, host_command
 from gputopo.values.errors import HardwareError, UsageError
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, SECRET, UNUSED, Later, joining, meeting
 
@@ -30,6 +30,21 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     return known
 
 
+def tried(name: str, *, allow_public: bool = False) -> list[str]:
+    """Return the addresses on which rank 0 tries to listen, where it can on none."""
+    addresses: list[str] = []
+
+    def refuse(address: tuple[str, int], **_: Any) -> None:
+        addresses.append(address[0])
+        raise OSError(errno.EADDRNOTAVAIL, "")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(socket, "create_server", refuse)
+        with pytest.raises(HardwareError, match="does not have that address"):
+            RendezvousServer([name, "n1"], 0, SECRET, allow_public=allow_public)
+    return addresses
+
+
 @pytest.mark.parametrize(
     ("address", "public"),
     [
@@ -43,23 +58,24 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         ("::ffff:10.0.0.1", False),
     ],
 )
-def test_an_address_is_public_if_everyone_can_reach_it(address: str, public: bool) -> None:
-    assert is_public(address) == public
+def test_an_address_that_everyone_can_reach_is_refused_unless_allowed(
+    address: str, public: bool, names: dict[str, list[str]]
+) -> None:
+    names[address] = [address]
+    assert tried(address, allow_public=True) == [address]
+    if not public:
+        assert tried(address) == [address]
+        return
+    with pytest.raises(UsageError, match=f"{re.escape(address)} is public"):
+        tried(address)
 
 
 def test_rank_0_listens_on_each_address_of_its_name_only(names: dict[str, list[str]]) -> None:
     names["n0"] = ["fd00::5", "10.0.0.5", "10.0.0.5"]
-    assert places_to_listen("n0", allow_public=False) == [
-        (socket.AF_INET6, "fd00::5"),
-        (socket.AF_INET, "10.0.0.5"),
-    ]
-
-
-def test_a_public_address_is_refused_unless_allowed(names: dict[str, list[str]]) -> None:
+    assert tried("n0") == ["fd00::5", "10.0.0.5"]
     names["n0"] = ["10.0.0.5", "8.8.8.8"]
     with pytest.raises(UsageError, match=r"8\.8\.8\.8 is public"):
-        places_to_listen("n0", allow_public=False)
-    assert len(places_to_listen("n0", allow_public=True)) == 2
+        tried("n0")
 
 
 def has_addresses(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
@@ -78,7 +94,9 @@ def test_a_host_is_known_by_its_own_name_and_its_addresses_and_no_name_is_looked
     monkeypatch.setattr(platform, "node", lambda: "n1.site")
     has_addresses(monkeypatch, "127.0.0.1", "10.0.0.5")
     own = ["n1", "N1.site", "localhost", "127.0.0.9", "10.0.0.5"]
-    assert [name for name in [*own, "n2", "n1.other", "10.0.0.6", "alias"] if is_this_host(name)] == own
+    names = [*own, "n2", "n1.other", "10.0.0.6", "alias"]
+    commands = [host_command(0, name, ("true",), python="python", environ={}) for name in names]
+    assert [command.host for command in commands if not command.remote] == own
 
 
 def test_a_name_that_is_loopback_here_is_another_address_elsewhere(
@@ -86,21 +104,21 @@ def test_a_name_that_is_loopback_here_is_another_address_elsewhere(
 ) -> None:
     names["n0"] = ["127.0.1.1"]
     has_addresses(monkeypatch, "127.0.0.1", "10.0.0.5")
-    assert {address for _, address in places_to_listen("n0", allow_public=False)} <= {"::", "0.0.0.0"}
+    assert set(tried("n0")) <= {"::", "0.0.0.0"}
     has_addresses(monkeypatch, "127.0.0.1", "8.8.8.8")
     with pytest.raises(UsageError, match="public"):
-        places_to_listen("n0", allow_public=False)
+        tried("n0")
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
 def test_loopback_that_was_asked_for_stays_loopback(name: str, names: dict[str, list[str]]) -> None:
     names |= {"localhost": ["127.0.0.1"], "127.0.0.1": ["127.0.0.1"], "::1": ["::1"]}
-    assert [address for _, address in places_to_listen(name, allow_public=False)] == names[name]
+    assert tried(name) == names[name]
 
 
 def test_a_name_that_rank_0_does_not_know_is_an_error_of_usage(names: dict[str, list[str]]) -> None:
     with pytest.raises(UsageError, match="rank 0 is 'n0', which this host cannot resolve"):
-        places_to_listen("n0", allow_public=False)
+        tried("n0")
 
 
 def test_a_name_of_this_host_that_is_not_known_yet_is_listened_for_on_all_interfaces(
@@ -108,10 +126,9 @@ def test_a_name_of_this_host_that_is_not_known_yet_is_listened_for_on_all_interf
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "set-workers-0-0")
     has_addresses(monkeypatch, "127.0.0.1", "10.0.0.5")
-    found = places_to_listen("set-workers-0-0.set", allow_public=False)
-    assert {address for _, address in found} <= {"::", "0.0.0.0"}
+    assert set(tried("set-workers-0-0.set")) <= {"::", "0.0.0.0"}
     with pytest.raises(UsageError, match="cannot resolve"):
-        places_to_listen("set-workers-0-1.set", allow_public=False)
+        tried("set-workers-0-1.set")
 
 
 def test_an_address_of_another_host_cannot_be_listened_on() -> None:

@@ -8,34 +8,35 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from gputopo.launch.hosts.agent import SECRET
-from gputopo.launch.hosts.channel import MAGIC
-from gputopo.launch.hosts.messages import HostStart, Reply, RunEnd
-from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient
-from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.spec.env import allowed
+from gputopo.launch.hosts import HostStart, RendezvousClient, RendezvousServer, RunEnd
+from gputopo.launch.spec import allowed_variables
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.events import Noticed
+from tests.kit import commands
 from tests.launch.hosts.meetings import (
     LOOPBACK,
+    MAGIC,
     PATIENT,
     PROMPT,
     UNUSED,
     Later,
     guest,
     joining,
+    lead,
     meeting,
+    signed,
     started,
+    stranger_at_rank_0,
 )
 from tests.launch.hosts.meetings import SECRET as TRUE
 
@@ -55,12 +56,6 @@ STRANGE = (
 EVIL = HostStart(spec=schema.encode(joining(1)), place=1, environment={"PYTHONPATH": "/evil"})  # type: ignore[arg-type]
 
 
-def signed(key: bytes, body: bytes, number: int = 0, *, leads: bool) -> bytes:
-    """Return a message of rank 0, or of a host."""
-    mac = hmac.digest(key, bytes((leads,)) + number.to_bytes(8) + body, "sha256")
-    return len(body).to_bytes(4) + mac + body
-
-
 def twisted(key: bytes, *, leads: bool) -> Iterator[bytes]:
     """Yield what only who has the secret, or stands between two that have it, can send."""
     own = partial(signed, key, leads=leads)
@@ -73,10 +68,10 @@ def twisted(key: bytes, *, leads: bool) -> Iterator[bytes]:
     yield own(b"") + own(good)  # as the first again
     yield signed(key, good, leads=not leads)  # sent back
     yield signed(bytes(32), good, leads=leads)  # of another connection
-    for text in (b"{", b"[]", b'{"schema":"\xff"}', b"1" * 5000, b"x" * 10**7):
+    for text in (b"{", b"[]", b'{"schema":"\xff"}', b"1" * 5000, b"x" * 10**6):
         yield own(text)
     kind = b'{"schema":"gputopo.' + (b"start" if leads else b"joining") + b'/1"'
-    yield own(kind + b',"a":' + b"[" * 10**6)
+    yield own(kind + b',"a":' + b"[" * 10**5)
     yield own(kind + b',"rank":1e999,"name":7,"version":null}')
     if not leads:  # with the rank of one that has joined
         yield own(schema.encode(joining(1, "n9\x1b[2J\n" + "x" * 1000)))
@@ -86,7 +81,7 @@ def attacks(*, leads: bool) -> list[Callable[[bytes], bytes]]:
     """Return each of them, by the key of a connection."""
 
     def one(number: int, key: bytes) -> bytes:
-        return [*twisted(key, leads=leads)][number]
+        return next(islice(twisted(key, leads=leads), number, None))
 
     return [partial(one, number) for number, _ in enumerate(twisted(b"", leads=leads))]
 
@@ -160,35 +155,10 @@ def test_a_stranger_who_is_first_gets_no_rank_and_hears_nothing_of_the_run() -> 
         assert later.result() == UNUSED
 
 
-def lead(connection: socket.socket, secret: bytes, says: Callable[[bytes], bytes]) -> None:
-    """Speak as rank 0 does, by this secret; `says`: what follows the proof, by the key."""
-    own, theirs = bytes(32), connection.recv(len(MAGIC) + 32, socket.MSG_WAITALL)[len(MAGIC) :]
-    key = hmac.digest(secret, theirs + own, "sha256")
-    connection.sendall(MAGIC + own + hmac.digest(key, b"rank 0", "sha256") + says(key))
-
-
 def orders(key: bytes) -> bytes:
     """Return what starts a host, and ends it."""
     told = (EVIL, RunEnd(exit_code=0, cause="whatever I say"))
     return b"".join(signed(key, schema.encode(one), number, leads=True) for number, one in enumerate(told))
-
-
-@contextmanager
-def stranger_at_rank_0(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A stranger who listens first, and serves whoever comes; yields the port."""
-    with socket.create_server((LOOPBACK, 0)) as listening:
-
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    with listening.accept()[0] as connection, suppress(OSError):
-                        serve(connection)
-                        while connection.recv(65536):
-                            pass
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield int(listening.getsockname()[1])
-        listening.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_host_is_unharmed_whatever_stands_at_the_port_of_rank_0(capfd: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +172,7 @@ def test_a_host_is_unharmed_whatever_stands_at_the_port_of_rank_0(capfd: pytest.
     for number, attack in enumerate(attacks(leads=True)):
         with (
             stranger_at_rank_0(partial(lead, secret=TRUE, says=attack)) as port,
-            pytest.raises(LeaderGoneError, match=None if number else "a message is too long") as gone,
+            pytest.raises(HardwareError, match=None if number else "a message is too long") as gone,
         ):
             guest(port).join(joining(1), 5)
         assert re.search("sent an invalid message|has not answered", gone.value.what)
@@ -217,11 +187,10 @@ def test_a_stranger_at_the_port_of_rank_0_starts_nothing(tmp_path: Path) -> None
         with pytest.raises(UsageError, match="has a different secret"):
             guest(port).join(joining(1), 60)
         words = ("run", "--cpu", "--model", "trivial", "--hosts", f"{LOOPBACK}:{port},localhost")
-        done = subprocess.run(
-            [sys.executable, "-m", "gputopo", *words, "--node-rank", "1"],
-            env={**os.environ, SECRET: "the secret of the job", "GPUTOPO_HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
+        done = commands.run(
+            *("-m", "gputopo", *words, "--node-rank", "1"),
+            GPUTOPO_SECRET="the secret of the job",
+            GPUTOPO_HOME=str(tmp_path),
         )
     assert done.returncode == 2, done.stderr
     assert "has a different secret" in done.stderr
@@ -234,7 +203,7 @@ def test_who_leads_sets_the_variables_of_the_plan_and_no_other() -> None:
     names = ("PATH", "PYTHONPATH", "LD_PRELOAD", "CUDA_INJECTION64_PATH", "NCCL_NET_PLUGIN", "XLA_FLAGS")
     lines = {"RANK": "0\nLD_PRELOAD=/evil", "TF_CONFIG": "\0"}
     told = {**dict.fromkeys(names, "/evil"), **lines, "CUDA_VISIBLE_DEVICES": "0"}
-    assert allowed(told) == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert allowed_variables(told) == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
 def test_what_a_host_has_sent_counts_for_nothing_when_it_is_sent_again() -> None:
@@ -255,7 +224,7 @@ import resource, socket, sys
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 held = []
-for number in range(1000):
+for number in range(300):
     held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1]))))
     if number % 2:
         try:
@@ -276,12 +245,12 @@ def few_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_thousand_connections_that_stay_open_or_are_slow_keep_no_host_out(
+def test_hundreds_of_connections_that_stay_open_or_are_slow_keep_no_host_out(
     few_files: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with meeting("n1", "n2", patience=PATIENT) as one:
 
-        def join(rank: int) -> Reply:
+        def join(rank: int) -> HostStart | RunEnd:
             return RendezvousClient(LOOPBACK, one.port, TRUE, patience=PATIENT).join(joining(rank))
 
         first = Later(partial(join, 1))

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.hosts.agent import report
-from gputopo.launch.hosts.host_process import HostCommand, HostProcess
+from gputopo.launch.hosts import HostCommand, HostProcess
 
 LONG_S = 60.0
+
+
+def reporting(words: str) -> str:
+    """Return a command of a shell that reports as the agent of a host does."""
+    return f"printf %s {shlex.quote(f'{chr(0x1E)}gputopo {words}{chr(10)}')} >&2"
 
 
 def printing(script: str) -> HostCommand:
@@ -17,17 +21,16 @@ def printing(script: str) -> HostCommand:
 
 
 def test_reports_are_taken_out_of_what_it_writes() -> None:
-    words = "".join(f"printf %s {shlex.quote(report(one))} >&2; " for one in ("started", "ended 7"))
-    with HostProcess(printing(f"echo banner >&2; printf 'half ' >&2; {words} echo answer"), {}) as process:
+    words = f"{reporting('started')}; {reporting('ended 7')}"
+    with HostProcess(printing(f"echo banner >&2; printf 'half ' >&2; {words}; echo answer"), {}) as process:
         assert process.output(LONG_S) == b"answer\n"
         assert (process.has_started, process.ended) == (True, 7)
         assert process.said == "banner\nhalf "
 
 
-def test_what_a_program_leaves_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputopo.launch.hosts.host_process.END_S", 0.1)
-    ended = f"printf %s {shlex.quote(report('ended 0'))} >&2; sleep 60"
-    with HostProcess(printing(f"echo answer; {ended}"), {}) as process:
+def test_what_a_program_leaves_behind_is_not_waited_for() -> None:
+    left = f"echo answer; {reporting('ended 0')}; sleep 60"
+    with HostProcess(printing(left), {}, end_s=0.1) as process:
         assert process.output(LONG_S) == b"answer\n"
         assert (process.is_done, process.is_over) == (True, False)
 

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,27 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch import Site, Target
-from gputopo.launch.hosts.messages import Joining, Resources
-from gputopo.launch.hosts.planning import (
-    _requests,
-    cpu_devices_of_each,
-    devices_of_each,
-    joint,
-    plan_hosts,
-    request_of,
-)
-from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
-from gputopo.launch.spec.rules import check
+from gputopo.launch import Target
+from gputopo.launch.hosts import Joining, Resources, devices_of_each, plan_hosts
+from gputopo.launch.spec import check, spec_of
 from gputopo.planner import Request, SavedNetwork
-from gputopo.planner.network import NCCL_OF_CARDS
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
 from gputopo.values.run.plan import Plan
-from gputopo.values.run.spec import Exchange, Lifecycle, Server
-from tests.launch.specs import machine, plan_for
+from gputopo.values.run.spec import Exchange, Lifecycle
+from tests.launch.specs import machine
 from tests.planner.joint_machines import box, two_switches
 
 # GPUs of each host, at least one on rank 0, and a number of them.
@@ -75,33 +66,38 @@ def test_gpus_that_are_not_there_are_refused(available: list[int], wanted: int) 
         devices_of_each(available, wanted)
 
 
+def brought(name: str, box: Machine | None, **resources: Any) -> Joining:
+    return Joining(
+        rank=0, name=name, version="1", address=name, port=2222, machine=box, resources=Resources(**resources)
+    )
+
+
 def test_cpus_share_equally_or_not_at_all() -> None:
-    assert cpu_devices_of_each(3, None) == [2, 2, 2]
-    assert cpu_devices_of_each(3, None, 1) == [1, 1, 1]
-    assert cpu_devices_of_each(2, 8) == cpu_devices_of_each(2, 8, 1) == [4, 4]
+    def devices(hosts: int, wanted: int | None, each: int = 2) -> list[int]:
+        brings = [brought(f"n{rank}", None) for rank in range(hosts)]
+        target = plan_hosts(brings, Request(model="trivial", num_gpus=wanted), cpu_devices=each).target
+        return [one.devices for one in target.plan.choice.hosts]
+
+    assert devices(3, None) == [2, 2, 2]
+    assert devices(3, None, 1) == [1, 1, 1]
+    assert devices(2, 8) == devices(2, 8, 1) == [4, 4]
     with pytest.raises(UsageError, match="3 cannot be shared equally"):
-        cpu_devices_of_each(2, 3)
+        devices(2, 3)
 
 
-def target(gpus: tuple[int, ...], box: Machine) -> Target:
-    return Target("gpu", Site(box), plan_for(gpus, None, variable_update="replicated"))
-
-
-def servers(*names: str) -> list[Server]:
-    return [Server(host=name, address=f"{name}:2222", cores=8) for name in names]
+def of_both(*names: str, boxes: Sequence[Machine] = (), **asked: Any) -> Target:
+    """Return the target of hosts that are this machine with four GPUs, or others."""
+    hosts = [brought(name, box) for name, box in zip(names, boxes or [machine()] * 2, strict=True)]
+    return plan_hosts(hosts, Request(model="trivial", **asked)).target
 
 
 def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_first() -> None:
-    box = machine()
-    both = joint(
-        [target((0, 1), box), target((2, 3), box)], servers("n1", "n2"), Request(model="trivial", num_gpus=4)
-    )
-    spec = spec_of(both, "trivial")
+    spec = spec_of(of_both("n1", "n2", num_gpus=4, gpus=(0, 1), all_reduce="hierarchical"), "trivial")
     assert [(one.tower, one.host, one.gpu, one.device) for one in spec.devices] == [
         (0, "n1", 0, "/job:worker/task:0/device:GPU:0"),
         (1, "n1", 1, "/job:worker/task:0/device:GPU:1"),
-        (2, "n2", 2, "/job:worker/task:1/device:GPU:0"),
-        (3, "n2", 3, "/job:worker/task:1/device:GPU:1"),
+        (2, "n2", 0, "/job:worker/task:1/device:GPU:0"),
+        (3, "n2", 1, "/job:worker/task:1/device:GPU:1"),
     ]
     assert (spec.variable_update, spec.all_reduce) == ("replicated", "hierarchical")
     assert [one.hop_to_variables for one in spec.devices] == [None] * 4, "each has its own copy"
@@ -110,21 +106,19 @@ def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_
 
 
 def test_small_gradients_travel_together_between_hosts_unless_it_is_asked_otherwise() -> None:
-    both = joint(
-        [target((0,), machine()), target((0,), machine())],
-        servers("n1", "n2"),
-        Request(model="trivial", num_gpus=2),
-    )
+    both = of_both("n1", "n2", num_gpus=2, gpus=(0,), all_reduce="hierarchical")
 
     def small(asked: dict[str, object], **exchange: int) -> tuple[int, int]:
         found = spec_of(both, "trivial", asked, exchange=Exchange(**exchange)).exchange  # type: ignore[arg-type]
         return found.small_bytes, found.small_group
 
-    assert small({}) == (SMALL_BYTES, SMALL_AT_ONCE)
+    assert small({}) == (2**20, 16)
     assert small({"agg_small_grads_max_bytes": "0"})[0] == 0
     assert small({"agg_small_grads_max_bytes": "9"}, small_bytes=9) == (9, 10)
     assert small({"gradient_repacking": "3"}, repacking=3)[0] == 0
-    assert spec_of(target((0, 1), machine()), "trivial").exchange.small_bytes == 0, "on one host"
+    asked = Request(model="trivial", num_gpus=2, all_reduce="copy")
+    alone = plan_hosts([brought("n1", machine())], asked).target
+    assert spec_of(alone, "trivial").exchange.small_bytes == 0, "on one host"
     saved = Lifecycle(checkpoints="saved")
     check(spec_of(both, "trivial", task="eval", lifecycle=saved))  # where nothing is exchanged
 
@@ -140,11 +134,7 @@ def test_hosts_of_one_name_are_told_apart_and_each_has_the_maximum_clocks_of_its
         )
         for box, mhz in ((machine(), 1500), (machine(), 2000))
     )
-    both = joint(
-        [target((0,), slower), target((0,), faster)],
-        servers("n1", "n1"),
-        Request(model="trivial", num_gpus=2),
-    )
+    both = of_both("n1", "n1", boxes=(slower, faster), num_gpus=2, gpus=(0,))
     spec = spec_of(both, "trivial")
     assert [one.host for one in spec.devices] == ["n1 (rank 0)", "n1 (rank 1)"]
     assert spec.max_clocks_mhz == {"0": {"graphics": 1500}, "1:0": {"graphics": 2000}}
@@ -153,45 +143,15 @@ def test_hosts_of_one_name_are_told_apart_and_each_has_the_maximum_clocks_of_its
 @pytest.mark.parametrize(
     ("ps", "device", "hops"),
     [
-        ("cpu", "/job:worker/task:0/device:CPU:0", ["host", "host", "network"]),
-        ("gpu:1", "/job:worker/task:0/device:GPU:1", ["PIX", "local", "network"]),
-        ("host:1", "/job:worker/task:1/device:CPU:0", ["network", "network", "host"]),
+        ("cpu", "/job:worker/task:0/device:CPU:0", ["host", "host", "network", "network"]),
+        ("gpu:1", "/job:worker/task:0/device:GPU:1", ["PIX", "local", "network", "network"]),
+        ("host:1", "/job:worker/task:1/device:CPU:0", ["network", "network", "host", "host"]),
     ],
 )
 def test_variables_of_a_server_are_on_one_of_the_hosts(ps: str, device: str, hops: list[str]) -> None:
-    box = machine()
-    asked = Request(model="trivial", num_gpus=3, ps=ps)
-    both = joint([target((0, 1), box), target((2,), box)], servers("n1", "n2"), asked)
-    spec = spec_of(both, "trivial")
+    spec = spec_of(of_both("n1", "n2", num_gpus=4, gpus=(0, 1), ps=ps), "trivial")
     assert (spec.variable_update, spec.ps_device, spec.all_reduce) == ("parameter_server", device, None)
     assert [one.hop_to_variables for one in spec.devices] == hops
-
-
-def test_a_host_that_does_not_train_cannot_hold_the_variables() -> None:
-    box = machine()
-    both = joint(
-        [target((0,), box), target((1,), box)], servers("n1", "n2"), Request(num_gpus=2, ps="host:2")
-    )
-    with pytest.raises(UsageError, match="--ps host:2 is not among the 2 hosts"):
-        spec_of(both, "trivial")
-
-
-def test_hosts_with_and_without_gpus_do_not_train_together() -> None:
-    without = Target("cpu", Site(machine()), plan_for(()), why_cpu="No NVIDIA device")
-    with pytest.raises(UsageError, match="n2 has no GPUs"):
-        joint([target((0,), machine()), without], servers("n1", "n2"), Request(num_gpus=2))
-
-
-def test_only_rank_0_looks_for_the_gpu_of_the_variables() -> None:
-    asked = Request(num_gpus=6, ps="gpu:3", all_reduce=None)
-    assert [request_of(asked, 3, rank).ps for rank in (0, 1)] == ["gpu:3", "auto"]
-    assert [request_of(asked, 3, rank).num_gpus for rank in (0, 1)] == [3, 3]
-
-
-def brought(name: str, box: Machine, **resources: Any) -> Joining:
-    return Joining(
-        rank=0, name=name, version="1", address=name, port=2222, machine=box, resources=Resources(**resources)
-    )
 
 
 def planned(*hosts: Joining, request: Request) -> Plan:
@@ -304,7 +264,7 @@ def test_a_slower_link_of_one_host_or_between_them_limits_nccl() -> None:
     assert network_ms(fast, slow) == pytest.approx(network_ms(slow, slow))
     assert network_ms(fast, fast) < network_ms(fast, slow) / 4
     # Twice half the bytes of the model, 553 MB of vgg16, over each host's card, part of them during backward.
-    card = NCCL_OF_CARDS * 25 / 8
+    card = 0.8 * 25 / 8
     assert network_ms(slow, slow) < 1e3 * 0.553 / card < 2 * network_ms(slow, slow)
 
 
@@ -334,12 +294,11 @@ def test_batches_of_each_device_are_those_of_all_hosts_in_their_order() -> None:
 
 
 def test_each_host_is_planned_for_with_the_batches_of_its_own_devices() -> None:
-    asked = Request(model="resnet50", num_gpus=5, batch_size=(1, 2, 3, 4, 5))
-    hosts = [brought(f"n{rank}", two_switches()) for rank in range(3)]
-    exclude = msgspec.structs.replace(asked, exclude=(0, 1, 2, 3, 4, 5))  # two are left on each
-    found = _requests(hosts, exclude, on_cpu=False, cpu_devices=2)
-    assert {rank: one.batch_size for rank, one in found.items()} == {0: (1,), 1: (2, 3), 2: (4, 5)}
-    assert [one.num_gpus for one in found.values()] == [1, 2, 2]
+    asked = Request(model="resnet50", num_gpus=5, batch_size=(1, 2, 3, 4, 5), exclude=tuple(range(6)))
+    found = plan_hosts([brought(f"n{rank}", two_switches()) for rank in range(3)], asked).target
+    assert [one.devices for one in found.plan.choice.hosts] == [1, 2, 2], "two GPUs are left on each"
+    assert [one.plan.choice.batch_sizes for one in found.others] == [(2, 3), (4, 5)]
+    assert spec_of(found, "resnet50", batch_size=asked.batch_size).batches == (1, 2, 3, 4, 5)
 
 
 def test_a_host_that_does_not_take_part_cannot_hold_the_variables_of_a_plan() -> None:

@@ -1,33 +1,31 @@
 import socket
-import time
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from gputopo.launch.hosts.messages import RunEnd
-from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient
-from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+from gputopo.launch.hosts import HostStart, RendezvousClient, RendezvousServer, RunEnd
+from gputopo.values import schema
 from gputopo.values.errors import HardwareError
+from tests.kit.ports import free_port
 from tests.launch.hosts.meetings import (
     LOOPBACK,
     PROMPT,
     SECRET,
+    START,
     UNUSED,
+    Hang,
     Later,
     guest,
+    hang_rank_0,
     joining,
+    lead,
     meeting,
+    signed,
     started,
+    stranger_at_rank_0,
 )
 
 NO_DISK = RunEnd(exit_code=3, cause="no disk")
-
-
-def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as bound:
-        return int(bound.getsockname()[1])
 
 
 def test_a_host_that_comes_before_rank_0_waits_for_it() -> None:
@@ -49,42 +47,34 @@ def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_f
         assert "IP address" in failed.value.hint
 
 
-def die(one: RendezvousServer, held: ExitStack) -> None:
-    """Have rank 0 end without a word."""
-    one._end = RunEnd(exit_code=0)
-    held.close()
-
-
 def test_a_host_ends_by_itself_when_rank_0_is_gone() -> None:
-    with ExitStack() as held:
-        one = held.enter_context(meeting("n1"))
-        (its,) = started(one, 1)
-        die(one, held)
+    def start_and_die(connection: socket.socket) -> None:
+        lead(connection, SECRET, lambda key: signed(key, schema.encode(START), leads=True))
+        raise ConnectionError
+
+    with stranger_at_rank_0(start_and_die) as port:
+        its = guest(port)
+        assert isinstance(its.join(joining(1)), HostStart)
         its.outlast()
-        assert its.end is not None
-        assert its.end.exit_code == 3
-        assert its.end.cause == f"rank 0 at 127.0.0.1 port {one.port} has ended"
-
-
-def error_of(its: RendezvousClient) -> str:
-    with pytest.raises(LeaderGoneError) as failed:
-        its.join(joining(1))
-    return failed.value.what
+    assert its.end is not None
+    assert its.end.exit_code == 3
+    assert its.end.cause == f"rank 0 at 127.0.0.1 port {port} has ended"
 
 
 def test_a_rank_0_that_ends_while_hosts_wait_is_named() -> None:
-    with ExitStack() as held:
-        one = held.enter_context(meeting("n1"))
-        later = Later(partial(error_of, guest(one)))
-        one.wait(5)
-        die(one, held)
-        assert "has ended" in later.result()
+    def die(connection: socket.socket) -> None:
+        lead(connection, SECRET, lambda key: b"")
+        raise ConnectionError
+
+    with stranger_at_rank_0(die) as port, pytest.raises(HardwareError, match="has ended"):
+        guest(port).join(joining(1))
 
 
 def test_a_host_ends_by_itself_when_rank_0_is_silent() -> None:
-    with meeting("n1", patience=replace(PROMPT, end_s=0.0)) as one:
+    hang = Hang()
+    with meeting("n1", patience=replace(PROMPT, end_s=0.0), note=hang) as one:
         (its,) = started(one, 1)
-        one._loop.call_soon_threadsafe(time.sleep, 1.0)
+        hang_rank_0(one, hang)
         its.outlast()
         assert its.end is not None
         assert "has not answered for 0.3 s" in str(its.end.cause)

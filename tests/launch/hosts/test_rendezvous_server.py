@@ -5,26 +5,26 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Reply, RunEnd
-from gputopo.launch.hosts.rendezvous_client import RendezvousClient
-from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.supervise.sampling import EventQueue
+from gputopo.launch.hosts import HostStart, RendezvousClient, RendezvousServer, RunEnd
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import (
     LOOPBACK,
+    PATIENT,
     PROMPT,
     SECRET,
     START,
     UNUSED,
+    Hang,
     Later,
     guest,
+    hang_rank_0,
     joining,
     meeting,
     started,
@@ -33,11 +33,11 @@ from tests.launch.hosts.meetings import (
 OVER = RunEnd(exit_code=0)
 
 
-def join(of: RendezvousServer, rank: int) -> Later[Reply]:
+def join(of: RendezvousServer, rank: int) -> Later[HostStart | RunEnd]:
     return Later(lambda: guest(of).join(joining(rank)))
 
 
-def taken(events: EventQueue[Any], number: int) -> list[Any]:
+def taken(events: Any, number: int) -> list[Any]:
     """Return the next events, in their order."""
     found: list[Any] = []
     while len(found) < number:
@@ -79,11 +79,10 @@ def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> Non
             assert host.end == RunEnd(exit_code=3, cause="out of memory", hint="less")
 
 
-def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events() -> None:
     with meeting("n1") as one:
         now_s = time.time()
-        monkeypatch.setattr("gputopo.launch.hosts.rendezvous_client.wall_s", lambda: now_s + 3600)
-        (its,) = started(one, 1)
+        (its,) = started(one, 1, clock=lambda: now_s + 3600)
         its.put(Noticed(time_s=now_s + 3590, says=""))
         (event,) = taken(one.events, 1)
         assert event.time_s == pytest.approx(now_s - 10, abs=5)
@@ -122,36 +121,21 @@ def test_a_host_that_cannot_join_is_the_reason_at_once_whoever_else_is_missing(
     assert (failed.value.what, failed.value.hint) == ("host n2 (rank 2): no disk", "mount it")
 
 
-def hang(its: RendezvousClient) -> None:
-    """Have a host be there, and do nothing."""
-    its._loop.call_soon_threadsafe(time.sleep, 1.0)
-
-
-def test_a_host_that_hangs_is_named_and_one_that_lives_is_not() -> None:
-    with meeting("n1", "n2") as one:
-        first, second = started(one, 1, 2)
-        hang(second)
-        (failed,) = taken(one.events, 1)
-        assert isinstance(failed, RankFailed)
-        assert (failed.rank, failed.kind) == (2, "unreachable")
-        assert failed.cause == "host n2 (rank 2) no longer answers"
-        one.end(OVER)
-        assert first.end == OVER
-
-
-def test_the_reason_of_a_host_comes_before_its_silence() -> None:
+def test_the_reason_of_a_host_comes_before_its_silence_and_one_that_lives_is_not_named() -> None:
     died = RankFailed(time_s=time.time(), kind="killed", cause="its server died", remedy="", exit_code=137)
-    with meeting("n1", "n2") as one:
-        first, second = started(one, 1, 2)
+    hang = Hang()
+    with meeting("n1", "n2", "n3") as one:
+        first, lives, _ = started(one, 1, 2, 3, clock=hang)
         first.put(died)
         found = taken(one.events, 1)
-        for each in (first, second):
-            hang(each)
+        hang.begin()
         found += taken(one.events, 1)
-        assert [event.cause for event in found if isinstance(event, RankFailed)] == [
-            "host n1 (rank 1): its server died",
-            "host n2 (rank 2) no longer answers",
+        assert [(event.rank, event.kind, event.cause) for event in found] == [
+            (1, "killed", "host n1 (rank 1): its server died"),
+            (3, "unreachable", "host n3 (rank 3) no longer answers"),
         ]
+        one.end(OVER)
+        assert lives.end == OVER
 
 
 def absence(one: RendezvousServer) -> str:
@@ -191,24 +175,16 @@ def test_hosts_end_with_the_exit_code_of_rank_0(error: type[BaseException], code
     assert later.result() == RunEnd(cause="rank 0 has ended", hint="see its output", exit_code=code)
 
 
-@contextlib.contextmanager
-def training(
-    at_rank_0: HostTimeouts, at_host: HostTimeouts
-) -> Iterator[tuple[RendezvousServer, RendezvousClient]]:
-    with meeting("n1", patience=at_rank_0) as one:
-        its = RendezvousClient(LOOPBACK, one.port, SECRET, patience=at_host)
-        later = Later(lambda: its.join(joining(1)))
-        one.answer(dict.fromkeys(one.wait(5), START))
-        later.result()
-        yield one, its
-
-
 @pytest.mark.parametrize("stopped", ["rank 0", "host"])
 def test_a_time_in_which_a_process_was_stopped_itself_is_no_silence_of_the_other(stopped: str) -> None:
-    patient = replace(PROMPT, silent_s=10.0)
-    patience = {"rank 0": (PROMPT, patient), "host": (patient, PROMPT)}[stopped]
-    with training(*patience) as (one, its):
-        (one if stopped == "rank 0" else its)._loop.call_soon_threadsafe(time.sleep, 1.0)
+    at_rank_0, at_host = (PROMPT, PATIENT) if stopped == "rank 0" else (PATIENT, PROMPT)
+    hang, never = Hang(), Hang()
+    with meeting("n1", patience=at_rank_0, note=hang) as one:
+        (its,) = started(one, 1, patience=at_host, clock=hang if stopped == "host" else never)
+        if stopped == "host":
+            hang.begin()
+        else:
+            hang_rank_0(one, hang)
         its.put(noticed("well"))
         assert [event.says for event in taken(one.events, 1)] == ["well"]
         one.end(OVER)
@@ -216,8 +192,10 @@ def test_a_time_in_which_a_process_was_stopped_itself_is_no_silence_of_the_other
 
 
 def test_hosts_that_left_while_rank_0_was_stopped_are_not_the_cause() -> None:
-    with training(PROMPT, PROMPT) as (one, its):
-        one._loop.call_soon_threadsafe(time.sleep, 1.0)
+    hang = Hang()
+    with meeting("n1", note=hang) as one:
+        (its,) = started(one, 1)
+        hang_rank_0(one, hang)
         its.outlast()
         failed, *_ = taken(one.events, 1)
         assert failed.rank == 0
@@ -227,7 +205,8 @@ def test_hosts_that_left_while_rank_0_was_stopped_are_not_the_cause() -> None:
 
 def test_the_end_is_over_once_all_hosts_have_heard_of_it() -> None:
     patience = replace(PROMPT, every_s=1.0, silent_s=10.0)  # a silence would take 6 s
-    with training(patience, patience) as (one, its):
+    with meeting("n1", patience=patience) as one:
+        (its,) = started(one, 1, patience=patience)
         began = time.monotonic()
         one.end(OVER)
         assert time.monotonic() - began < PROMPT.end_s

@@ -1,17 +1,15 @@
-import asyncio
 import os
+import socket
 import threading
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from gputopo.launch.hosts.agent import SECRET
-from gputopo.launch.hosts.channel import MAGIC, MAX_BYTES, Channel, ChannelError
-from gputopo.launch.hosts.secret import INSECURE, take_secret
+from gputopo.launch.hosts import take_secret
 from gputopo.values.errors import HardwareError, UsageError
+from tests.launch.hosts.meetings import LOOPBACK, MAGIC, meeting
 
-A, B = b"the secret of a job", b"the secret of another"
+SECRET = "GPUTOPO_SECRET"
 
 
 def test_the_variable_is_the_secret_and_no_child_gets_it(tmp_path: Path) -> None:
@@ -71,68 +69,15 @@ def test_where_there_can_be_none_it_says_what_to_do_and_insecure_is_asked_for_by
     assert "GPUTOPO_SECRET" in refused.value.hint
     assert "--insecure" in refused.value.hint
     environ = {SECRET: "0123456789abcdef"}
-    assert take_secret(environ, tmp_path / "file", insecure=True) == INSECURE
+    assert take_secret(environ, tmp_path / "file", insecure=True) == take_secret({}, tmp_path, insecure=True)
     assert environ == {}
 
 
-class _Cable:
-    """What a channel writes to: the reader of the other end, or nobody yet; `sent` is all of it."""
-
-    def __init__(self) -> None:
-        self.reader = asyncio.StreamReader()
-        self.sent = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self.sent += data
-        self.reader.feed_data(data)
-
-    def is_closing(self) -> bool:
-        return False
-
-
-async def ends(
-    a: bytes = A, b: bytes = A
-) -> tuple[Channel, _Cable, Channel, _Cable, tuple[BaseException | None, BaseException | None]]:
-    """Return rank 0, a host, what each has sent, and how their openings ended."""
-    of_leader, of_host = _Cable(), _Cable()
-    leader = Channel(of_host.reader, cast("asyncio.StreamWriter", of_leader), a, leads=True)
-    host = Channel(of_leader.reader, cast("asyncio.StreamWriter", of_host), b, leads=False)
-    opened = asyncio.gather(leader.open(), host.open(), return_exceptions=True)
-    if a != b:
-        await asyncio.sleep(0.01)
-        of_host.reader.feed_eof()
-    return leader, of_leader, host, of_host, await opened
-
-
-def test_who_has_another_secret_is_found_out_and_sends_no_message() -> None:
-    async def check() -> None:
-        leader, _, _, of_host, (at_leader, at_host) = await ends(A, B)
-        assert (str(at_host), type(at_leader)) == ("has a different secret", asyncio.IncompleteReadError)
-        assert leader.has_greeted
-        assert len(of_host.sent) == len(MAGIC) + 32
-        reader = asyncio.StreamReader()
-        reader.feed_data(bytes(of_host.sent) + bytes(32))
-        another = Channel(reader, cast("asyncio.StreamWriter", _Cable()), A, leads=True)
-        with pytest.raises(ChannelError, match="different secret"):
-            await another.open()
-        with pytest.raises(AssertionError):
-            another.send(b"")
-
-    asyncio.run(check())
-
-
-def test_a_message_that_is_too_long_is_refused_by_its_head() -> None:
-    async def check() -> None:
-        leader, _, _, of_host, _ = await ends()
-        of_host.write((MAX_BYTES + 1).to_bytes(4) + bytes(32))
-        with pytest.raises(ChannelError):
-            await asyncio.wait_for(leader.take(), 5)
-
-    asyncio.run(check())
-
-
 def test_nonces_of_two_connections_differ() -> None:
-    async def check() -> None:
-        assert len({bytes((await ends())[number].sent[:48]) for number in (1, 3) for _ in range(4)}) == 8  # type: ignore[union-attr]
-
-    asyncio.run(check())
+    nonces = set()
+    with meeting("n1") as one:
+        for _ in range(4):
+            with socket.create_connection((LOOPBACK, one.port), timeout=10) as stranger:
+                stranger.sendall(MAGIC + bytes(32))
+                nonces.add(stranger.recv(len(MAGIC) + 32, socket.MSG_WAITALL))
+    assert len(nonces) == 4

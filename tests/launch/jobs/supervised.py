@@ -1,18 +1,14 @@
 """Runs a worker that misbehaves in one respect at a time. Waiting is on pipes and processes only."""
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import pytest
 
-from gputopo.launch.jobs import run
-from gputopo.launch.jobs.run import RunJob, supervise
-from gputopo.launch.supervise.run_folder import RunFolder
-from gputopo.launch.supervise.worker_life import WorkerLimits
+from gputopo.launch.jobs import RunJob, supervise
+from gputopo.launch.supervise import RunFolder, WorkerLimits
 from gputopo.values.run.events import (
     Event,
     PhaseBegun,
@@ -22,7 +18,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
-from tests.kit_workers import misbehave
+from tests.kit_workers.stand_in import WORKER, behaves, in_place_of
 from tests.launch.specs import cpu_spec
 
 SHORT = WorkerLimits(
@@ -62,9 +58,6 @@ class Run:
         environment: dict[str, str] | None = None,
         **more: object,
     ) -> Ended:
-        def command(file: Path, events_fd: int) -> Sequence[str]:
-            return (sys.executable, "-IS", misbehave.__file__, behaviour, str(file), str(events_fd))
-
         events: list[Event] = []
 
         def on_event(event: Event) -> None:
@@ -85,8 +78,8 @@ class Run:
             limits=limits,
             **more,  # type: ignore[arg-type]
         )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run, "worker_command", command)
+        beside = self.folder.path.with_name(f"{self.folder.path.name}-stand-in")
+        with in_place_of(WORKER, behaves(behaviour), beside):
             outcome = supervise(job)
         assert self.children() == []
         return Ended(outcome.exit_code, tuple(events), outcome.result, outcome.stopped)

@@ -7,9 +7,9 @@ import pytest
 
 from gputopo.captures import read_bundled
 from gputopo.launch import Target
-from gputopo.launch.hosts.planning import plan_hosts
-from gputopo.launch.jobs.before import known_of, past_of
-from gputopo.launch.spec.prepare import spec_of
+from gputopo.launch.hosts import plan_hosts
+from gputopo.launch.jobs import known_of, past_of
+from gputopo.launch.spec import spec_of
 from gputopo.planner import Request
 from gputopo.topology import without_identities
 from gputopo.values import schema

@@ -6,7 +6,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs.budget import TimeBudget
+from gputopo.launch.jobs import TimeBudget
 
 
 def clock_of(now: list[float]) -> Callable[[], float]:

@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.jobs.claims import (
-    ClaimedError,
-    claim_free,
-    claimed,
-    claimed_by_others,
-)
+from gputopo.launch import claim_free
+from gputopo.launch.jobs import ClaimedError, claimed, claimed_by_others
 from gputopo.values.errors import HardwareError
 from tests.kit import commands
 from tests.launch.claiming import other
@@ -52,7 +48,7 @@ def test_what_this_process_or_one_that_started_it_has_claimed_is_for_it(tmp_path
         assert claimed_by_others(machine(), tmp_path) == {}
         code = (
             "from pathlib import Path\n"
-            "from gputopo.launch.jobs.claims import claimed, claimed_by_others\n"
+            "from gputopo.launch.jobs import claimed, claimed_by_others\n"
             "from tests.launch.specs import machine\n"
             f"folder = Path({str(tmp_path)!r})\n"
             "assert claimed_by_others(machine(), folder) == {}\n"

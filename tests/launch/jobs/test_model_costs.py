@@ -1,15 +1,16 @@
-"""Costs of models without a table: built in a child, stored by content. The children are tiny scripts."""
+"""Costs of models without a table: built in a child, stored by content. The builders pretend."""
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from gputopo.launch.jobs import model_costs
-from gputopo.launch.jobs.model_costs import Sized, content_of, in_child, sized, workload_of
-from gputopo.launch.spec.model_names import read
+from gputopo.launch import models
+from gputopo.launch.jobs import Sized, sized, workload_of
 from gputopo.values.errors import UsageError
 from gputopo.workload import Workload, require_workload
 
@@ -17,71 +18,85 @@ ALEXNET = require_workload("alexnet")
 
 
 @pytest.fixture(autouse=True)
-def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow has not started here, whatever tests before these have loaded."""
-    monkeypatch.setattr(model_costs, "of_tensorflow", lambda fact: False)
-
-
-@pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the models that are built, each as alexnet, in place of a child that loads Keras."""
-    names: list[str] = []
-
-    def build(name: str) -> Workload:
-        names.append(name)
-        return msgspec.structs.replace(ALEXNET, name=name)
-
-    monkeypatch.setattr(model_costs, "_built", build)
-    return names
-
-
-@pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow has not started here, whatever tests before these have loaded."""
+    monkeypatch.delitem(sys.modules, "tensorflow.python.eager.context", raising=False)
     monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path))
 
 
-def test_a_network_of_the_tables_needs_no_child(built: list[str]) -> None:
+class Built:
+    """The models that children build, each as alexnet, in place of Keras."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def build(self, asked: Any, _: object) -> object:
+        with self._file.open("a") as file:
+            file.write(f"{asked.module}:{asked.attribute}\n")
+        return asked
+
+    def count(self, model: object, name: str) -> Workload:
+        return msgspec.structs.replace(ALEXNET, name=name)
+
+    @property
+    def names(self) -> list[str]:
+        return self._file.read_text().split() if self._file.exists() else []
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
+    built = Built(tmp_path / "built")
+    monkeypatch.setitem(vars(models), "build_keras", built.build)
+    monkeypatch.setitem(vars(models), "count_costs", built.count)
+    return built
+
+
+def test_a_network_of_the_tables_needs_no_child(built: Built) -> None:
     assert workload_of("resnet50") == require_workload("resnet50")
-    assert built == []
+    assert built.names == []
 
 
-def test_a_model_is_built_once_and_then_read_unless_the_file_is_damaged(
-    tmp_path: Path, built: list[str]
-) -> None:
+def test_a_model_is_built_once_and_then_read_unless_the_file_is_damaged(tmp_path: Path, built: Built) -> None:
     first = workload_of("keras:Small")
     assert workload_of("keras:Small") == first
-    assert built == ["keras:Small"]
+    assert built.names == [":Small"]
     (file,) = (tmp_path / "models").iterdir()
     file.write_text("{")
     assert workload_of("keras:Small") == first
-    assert len(built) == 2
+    assert len(built.names) == 2
 
 
-def test_costs_that_cannot_be_stored_are_used(tmp_path: Path, built: list[str]) -> None:
+def test_costs_that_cannot_be_stored_are_used(tmp_path: Path, built: Built) -> None:
     (tmp_path / "models").write_text("a file")
     for _ in range(2):
         assert workload_of("keras:Small").name == "keras:Small"
-    assert len(built) == 2
+    assert len(built.names) == 2
 
 
-def test_the_users_code_is_part_of_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_code_is_part_of_the_content(
+    tmp_path: Path, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("def build(): ...")
     package = tmp_path / "package"
     package.mkdir()
     (package / "layers.py").write_text("SIZE = 3")
-    before = [content_of(read(name)) for name in ("mine:build", "package.models:build", "keras:ResNet50")]
-    assert len({*before, content_of(read("mine:other"))}) == 4
+    names = ["mine:build", "mine:other", "package.models:build"]
+    for _ in range(2):
+        for name in (*names, "keras:ResNet50"):
+            workload_of(name)
+    assert built.names == [*names, ":ResNet50"]
     (tmp_path / "mine.py").write_text("def build(): return 1")
     (package / "layers.py").write_text("SIZE = 4")
-    after = [content_of(read(name)) for name in ("mine:build", "package.models:build", "keras:ResNet50")]
-    assert [old == new for old, new in zip(before, after, strict=True)] == [False, False, True]
+    for name in (*names, "keras:ResNet50"):
+        workload_of(name)
+    assert built.names[4:] == names
 
 
-def test_a_name_of_the_table_is_a_name_and_another_one_is_looked_up(built: list[str]) -> None:
+def test_a_name_of_the_table_is_a_name_and_another_one_is_looked_up(built: Built) -> None:
     assert sized("resnet50") == Sized("resnet50")
     found = sized("keras:ResNet50")
-    assert (found.name, found.workload is not None, built) == ("keras:ResNet50", True, ["keras:ResNet50"])
+    assert (found.name, found.workload is not None, built.names) == ("keras:ResNet50", True, [":ResNet50"])
     assert sized(None) == Sized()
 
 
@@ -91,10 +106,17 @@ def test_a_number_of_parameters_is_planned_for_as_the_nearest_model_which_is_sta
     assert found.says == "62,000,000 parameters: planned as alexnet with 61,842,345"
 
 
-def test_a_function_is_counted_by_building(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_costs, "in_child", lambda build: build())
-    assert sized(lambda: ALEXNET).workload == ALEXNET
-    assert sized(lambda: 25_000_000).name is not None
+def test_a_function_is_counted_by_building(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [SimpleNamespace(shape=(31_000_000,)), SimpleNamespace(shape=(2, 15_500_000))]
+    monkeypatch.setitem(vars(models), "KerasModel", lambda model, name: model)
+    found = sized(lambda: SimpleNamespace(trainable_weights=weights))
+    assert found.workload == msgspec.structs.replace(ALEXNET, name=str(found.name))
+
+    def refuse(model: object, name: str) -> None:
+        raise UsageError("its steps cannot be traced", "x")
+
+    monkeypatch.setitem(vars(models), "KerasModel", refuse)
+    assert sized(lambda: SimpleNamespace(trainable_weights=weights)).name == "alexnet", "by its parameters"
 
 
 def test_what_is_no_model_is_refused() -> None:
@@ -122,4 +144,4 @@ def test_a_function_that_fails_or_returns_no_model_or_ends_is_refused_with_its_r
         (refuses, "not this one"),
     ):
         with pytest.raises(UsageError, match=what):
-            in_child(build)
+            sized(build)

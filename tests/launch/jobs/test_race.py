@@ -9,8 +9,7 @@ import pytest
 
 from gputopo import planner
 from gputopo.launch import machine_from
-from gputopo.launch.jobs.budget import TimeBudget
-from gputopo.launch.jobs.race import Race, contenders
+from gputopo.launch.jobs import Race, TimeBudget, contenders
 from gputopo.planner import Request, cpu_plan
 from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, TimedRun, mode_of

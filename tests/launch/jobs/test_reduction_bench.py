@@ -1,43 +1,28 @@
-"""What the worker decides without TensorFlow."""
+"""What is reported of reductions, whatever their processes do."""
 
 import json
 import os
-import sys
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gputopo.launch.jobs import reduction_bench
-from gputopo.launch.jobs.reduction_bench import METHODS, ReductionTimes, sample_of
-from gputopo.launch.jobs.reduction_worker import ReductionJob, require_memory
+from gputopo.launch.jobs import METHODS, ReductionJob, ReductionTimes, require_memory, time_methods
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import Device
-from gputopo.values.run.spec import RunSpec
-from tests.launch.train.reduction_cases import run_spec
-
-JOB = ReductionJob(run=run_spec(4), method="copy", repeats=1, warm_up=1)
-GB = 10**9
+from tests.kit_workers.stand_in import PYTHON, REDUCTION, in_place_of
+from tests.launch.specs import cpu_spec
 
 
 def test_cpu_devices_that_do_not_fit_into_free_memory_are_refused_with_both_numbers() -> None:
+    devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(4))
+    job = ReductionJob(run=cpu_spec(devices=devices), method="copy", repeats=1, warm_up=1)
     with pytest.raises(HardwareError, match=r"4 CPU devices need about 16\.0 GB of memory, and 15\.9 GB"):
-        require_memory(GB, JOB, free=16 * GB - 100_000_000)
-    assert refused(JOB, free=16 * GB) is None
-
-
-def refused(job: ReductionJob, *, free: int) -> str | None:
-    """Why a gigabyte of gradients is refused, None where it is not."""
-    try:
-        require_memory(GB, job, free=free)
-    except HardwareError as error:
-        return error.what
-    return None
+        require_memory(10**9, job, free=15_900_000_000)
+    require_memory(10**9, job, free=16_000_000_000)
 
 
 # What a worker of these tests can use: `send(event, ...)`, `times()`, and the job's method as `method`.
@@ -64,38 +49,41 @@ def refuse(kind, cause):
 SEND_TIMES = "times()"
 
 
+REPEATS = 10
+
+
 class Worker:
-    """A command that runs a line of Python in the worker's place, and stores its jobs."""
+    """A line of Python that runs in the worker's place, or for some methods another one."""
 
-    def __init__(self, script: str, **of_method: str) -> None:
-        self._script = script
-        self._of_method = of_method
-        self.jobs: list[ReductionJob] = []
+    def __init__(self, folder: Path, script: str, **of_method: str) -> None:
+        self.jobs_file = folder / "jobs"
+        program = "scripts = %r\nopen(%r, 'a').write(sys.argv[1] + '\\n')\nexec(scripts.get(method, %r))\n"
+        self.program = PRELUDE + program % (of_method, str(self.jobs_file), script)
 
-    def __call__(self, job: ReductionJob, events: int) -> Sequence[str]:
-        self.jobs.append(job)
-        script = PRELUDE + self._of_method.get(job.method, self._script)
-        return (sys.executable, "-IS", "-c", script, msgspec.json.encode(job).decode(), str(events))
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """What the processes were to do."""
+        return [json.loads(line) for line in self.jobs_file.read_text().splitlines()]
 
 
 Measure = Callable[..., ReductionTimes]
 
 
 @pytest.fixture
-def measure(monkeypatch: pytest.MonkeyPatch) -> Measure:
-    """Measures with a worker in the place of TensorFlow, 3 calls of each method, or `repeats`."""
+def measure(tmp_path: Path) -> Measure:
+    """Measures with a worker in the place of TensorFlow."""
 
     def measured(
-        worker: Worker,
+        worker: Worker | str,
         methods: Sequence[str] = ("copy",),
         gpus: Sequence[int] | None = None,
-        *,
-        repeats: int = 3,
         **options: Any,
     ) -> ReductionTimes:
-        monkeypatch.setattr(reduction_bench, "worker_command", worker)
-        monkeypatch.setattr(reduction_bench, "REPEATS", repeats)
-        return reduction_bench.measure("alexnet", gpus, methods=methods, **options)
+        if isinstance(worker, str):
+            worker = Worker(tmp_path, worker)
+        command = f'exec {PYTHON} -IS -c {shlex.quote(worker.program)} "$@"'
+        with in_place_of(REDUCTION, command, tmp_path / "stand-in"):
+            return time_methods("alexnet", gpus, methods=methods, **options)
 
     return measured
 
@@ -105,47 +93,47 @@ def reasons(times: ReductionTimes) -> list[str]:
 
 
 def test_every_method_gets_a_process_in_the_given_order(
-    measure: Measure, capfd: pytest.CaptureFixture[str]
+    measure: Measure, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    worker = Worker(SEND_TIMES)
-    times = measure(worker, ["ring", "copy"], repeats=7)
+    worker = Worker(tmp_path, SEND_TIMES)
+    times = measure(worker, ["ring", "copy"])
     assert [sample.algorithm for sample in times.samples] == ["ring", "copy"]
     assert capfd.readouterr().err.splitlines() == [
         "gputopo: reduction 1 of 2: ring",
         "gputopo: reduction 2 of 2: copy",
     ]
-    assert [job.repeats for job in worker.jobs] == [7, 7]
+    assert [job["repeats"] for job in worker.jobs] == [REPEATS, REPEATS]
     assert times.complete
     assert times.fixed_cost_us == {"ring": 0.5, "copy": 0.5}
 
 
-def test_groups_are_given_to_the_hierarchical_reduction_alone(measure: Measure) -> None:
-    worker = Worker(SEND_TIMES)
+def test_groups_are_given_to_the_hierarchical_reduction_alone(measure: Measure, tmp_path: Path) -> None:
+    worker = Worker(tmp_path, SEND_TIMES)
     groups = ((0, 2), (1,))
     measure(worker, ["hierarchical", "copy"], [4, 5, 6], groups=groups)
-    assert [options_of(parse(job.method), job.groups)[1] for job in worker.jobs] == [{"groups": groups}, {}]
+    assert [job["groups"] for job in worker.jobs] == [[[0, 2], [1]]] * 2
+    assert [options_of(parse(job["method"]), groups)[1] for job in worker.jobs] == [{"groups": groups}, {}]
 
 
 def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth(measure: Measure) -> None:
-    (sample,) = measure(Worker(SEND_TIMES), gpus=[5, 2, 7, 0]).samples
+    (sample,) = measure(SEND_TIMES, gpus=[5, 2, 7, 0]).samples
     assert (sample.kind, sample.model, sample.bytes) == ("allreduce", "alexnet", 1000)
     assert sample.source == sample.destination == "gpu:5,2,7,0"
     assert sample.source.gpu is None, "the place is no single GPU"
     assert sample.median_us == 2.0
-    assert sample.repeats_us == (4.0, 2.0, 2.0)
-    assert sample.repeats_gb_per_s == pytest.approx((0.25, 0.5, 0.5))  # 1000 bytes in 2 us
+    assert sample.repeats_us == (4.0, *[2.0] * (REPEATS - 1))
+    assert sample.repeats_gb_per_s == pytest.approx((0.25, *[0.5] * (REPEATS - 1)))  # 1000 bytes in 2 us
     assert sample.median_gb_per_s == pytest.approx(0.5)
     assert sample.bus_gb_per_s == pytest.approx(0.75)  # x 2 x 3 / 4
     assert sample.spread_percent == pytest.approx(50.0)
 
 
 def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on(
-    measure: Measure, monkeypatch: pytest.MonkeyPatch
+    measure: Measure, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(reduction_bench, "SILENCE_LIMIT_S", 1.0)
     hang = "send('phase', phase=f'call {os.getpid()}'); print('waiting for device 1', flush=True); "
-    worker = Worker(SEND_TIMES, ring=hang + "time.sleep(600)")
-    times = measure(worker, ["ring", "copy"])
+    worker = Worker(tmp_path, SEND_TIMES, ring=hang + "time.sleep(600)")
+    times = measure(worker, ["ring", "copy"], silence_s=0.7)
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     (hung,) = times.not_measured
     assert "ring" in hung.what
@@ -158,14 +146,14 @@ def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on(
 
 def test_a_process_that_aborts_is_reported_with_its_last_line(measure: Measure) -> None:
     script = "send('phase', phase='the warm-up'); print('F0000 Check failed: peer', flush=True); os.abort()"
-    assert reasons(measure(Worker(script))) == [
+    assert reasons(measure(script)) == [
         "the worker was ended by SIGABRT, in the warm-up: F0000 Check failed: peer"
     ]
 
 
-def test_wrong_sums_are_a_failure_and_no_sample(measure: Measure) -> None:
+def test_wrong_sums_are_a_failure_and_no_sample(measure: Measure, tmp_path: Path) -> None:
     wrong = "refuse('wrong sum', 'adds up to 11, not 111')"
-    times = measure(Worker(SEND_TIMES, ring=wrong), ["ring", "copy"], [0, 1])
+    times = measure(Worker(tmp_path, SEND_TIMES, ring=wrong), ["ring", "copy"], [0, 1])
     (failed,) = times.failures
     assert (failed.kind, failed.reason, failed.source) == ("allreduce", "WRONG_DATA", "gpu:0,1")
     assert failed.says == "adds up to 11, not 111"
@@ -173,8 +161,8 @@ def test_wrong_sums_are_a_failure_and_no_sample(measure: Measure) -> None:
     assert times.not_measured == ()
 
 
-def test_what_holds_for_all_methods_is_found_out_once(measure: Measure) -> None:
-    worker = Worker("refuse('refused for all', 'no TensorFlow')")
+def test_what_holds_for_all_methods_is_found_out_once(measure: Measure, tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "refuse('refused for all', 'no TensorFlow')")
     assert reasons(measure(worker, ["copy", "ring", "pscpu"])) == ["no TensorFlow"] * 3
     assert len(worker.jobs) == 1
 
@@ -184,9 +172,9 @@ def test_the_chosen_gpus_replace_the_visible_ones(measure: Measure, monkeypatch:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     visible = {"CUDA_VISIBLE_DEVICES": "3,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    (reason,) = reasons(measure(Worker(script), gpus=[3, 1], visible=visible))
+    (reason,) = reasons(measure(script, gpus=[3, 1], visible=visible))
     assert json.loads(reason) == {**visible, "CUDA_CACHE_MAXSIZE": "4294967296"}
-    (reason,) = reasons(measure(Worker(script)))
+    (reason,) = reasons(measure(script))
     assert json.loads(reason)["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
@@ -196,7 +184,7 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(measure: Measur
         f"open({str(note)!r}, 'w').write(str(os.getpid())); "
         "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     )
-    times = measure(Worker(SEND_TIMES, ring=hang), ["copy", "ring"])
+    times = measure(Worker(tmp_path, SEND_TIMES, ring=hang), ["copy", "ring"])
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"]
     assert not times.complete
@@ -212,27 +200,4 @@ def test_too_few_and_doubled_devices_are_refused_in_words(
     measure: Measure, gpus: list[int], says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        measure(Worker(SEND_TIMES), METHODS, gpus)
-
-
-@given(
-    devices=st.integers(2, 64),
-    size=st.integers(1, 10**12),
-    repeats=st.lists(st.floats(0.1, 1e9), min_size=1, max_size=20),
-)
-def test_bus_bandwidth_is_what_each_device_of_a_ring_sends(
-    devices: int, size: int, repeats: list[float]
-) -> None:
-    towers = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(devices))
-    run = RunSpec(model="alexnet", devices=towers, backend="cpu", batch_size=1)
-    sample = sample_of(run, "ring", size, repeats)
-    assert sample.median_us is not None
-    assert sample.median_gb_per_s is not None
-    assert sample.bus_gb_per_s is not None
-    assert sample.spread_percent is not None
-    # A ring of n cuts the data in n pieces; each device sends n - 1 of them to add and n - 1 to spread.
-    sent = 2 * (devices - 1) * (size / devices)
-    assert sample.bus_gb_per_s == pytest.approx(sent / (sample.median_us * 1e-6) / 1e9)
-    assert min(repeats) <= sample.median_us <= max(repeats)
-    assert sample.median_gb_per_s <= sample.bus_gb_per_s < 2 * sample.median_gb_per_s
-    assert sample.spread_percent >= 0
+        measure(SEND_TIMES, METHODS, gpus)

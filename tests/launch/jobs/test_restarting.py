@@ -1,6 +1,6 @@
 """The rest of a run after a failure of its worker."""
 
-from gputopo.launch.jobs.restarting import SavedSteps, continued, is_of_nccl, may_restart
+from gputopo.launch.jobs import SavedSteps, continued, is_of_nccl, may_restart
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import BUILDING, NCCL_TEST, CheckpointSaved, RankFailed, Step
 from tests.launch.specs import cpu_spec

@@ -19,7 +19,6 @@ from gputopo.values.run.events import (
     Step,
 )
 from tests.kit import commands
-from tests.kit_workers import misbehave
 from tests.launch.jobs.supervised import Run
 from tests.launch.specs import cpu_spec
 
@@ -91,16 +90,15 @@ def test_a_worker_does_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> 
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     launcher = f"""
-import os, sys
+import os
 from pathlib import Path
-from gputopo.launch.supervise.run_folder import RunFolder
-from gputopo.launch.jobs import run
-from gputopo.launch.jobs.run import RunJob, supervise
+from gputopo.launch.jobs import RunJob, supervise
+from gputopo.launch.supervise import RunFolder
+from tests.kit_workers.stand_in import WORKER, behaves, in_place_of
 from tests.launch.specs import cpu_spec
-run.worker_command = lambda spec, fd: (sys.executable, "-I", {misbehave.__file__!r},
-    "reports_its_pid_to_a_fifo_and_hangs", str(spec), str(fd))
-supervise(RunJob(spec=cpu_spec(), folder=RunFolder(Path({str(tmp_path)!r})), on_event=print,
-    environment=dict(os.environ)))
+folder = Path({str(tmp_path)!r})
+with in_place_of(WORKER, behaves("reports_its_pid_to_a_fifo_and_hangs"), folder / "stand-in"):
+    supervise(RunJob(spec=cpu_spec(), folder=RunFolder(folder), on_event=print, environment=dict(os.environ)))
 """
     with commands.started("-c", launcher, FIFO=str(fifo)) as (parent, _), fifo.open() as lines:
         worker = int(lines.readline())

@@ -1,18 +1,13 @@
 """The launcher and a worker that fails in one respect at a time, or a disk that is full."""
 
 import contextlib
-import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gputopo.launch.jobs import run as runs
-from gputopo.launch.supervise import cgroup
-from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.sampling import EventQueue
-from gputopo.launch.supervise.watchdog import HangLimits
-from gputopo.launch.supervise.worker_life import WorkerLimits
-from gputopo.report.runs.state import news
+from gputopo.launch.supervise import EventQueue, HangLimits, WorkerLimits
 from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.errors import InputError
@@ -29,6 +24,7 @@ from gputopo.values.run.events import (
 )
 from tests.launch.jobs.supervised import Run, failure
 from tests.launch.specs import cpu_spec
+from tests.launch.train.small_disk import small_disk
 
 
 def test_a_traceback_is_reported_by_its_last_line_with_exit_code_3(run: Run) -> None:
@@ -42,10 +38,30 @@ def test_a_traceback_is_reported_by_its_last_line_with_exit_code_3(run: Run) -> 
     assert summarise(run.written()).steps == 1
 
 
+@pytest.fixture
+def count_of_kills(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets the kernel show these counts of kills for lack of memory, one after the other."""
+    read_text = Path.read_text
+
+    def counts(*kills: int) -> None:
+        shown = iter(kills)
+
+        def read(path: Path, *given: Any, **options: Any) -> str:
+            if str(path) == "/proc/self/cgroup":
+                return "0::/job\n"
+            if str(path) == "/sys/fs/cgroup/job/memory.events":
+                return f"oom_kill {next(shown)}\n"
+            return read_text(path, *given, **options)
+
+        monkeypatch.setattr(Path, "read_text", read)
+
+    return counts
+
+
 def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, count_of_kills: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(cgroup, "oom_kills", lambda: 5)
+    count_of_kills(5, 5)
     outcome = run("killed")
     failed = failure(outcome)
     assert (failed.kind, failed.signal, outcome.exit_code) == ("killed", "SIGKILL", 137)
@@ -61,10 +77,9 @@ def test_a_crash_while_collectives_between_hosts_are_tried_says_how_to_leave_the
 
 
 def test_a_worker_that_the_kernel_killed_for_memory_is_reported_as_that(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, count_of_kills: Callable[..., None]
 ) -> None:
-    counts = iter([5, 6, 6, 6])  # the trial with half the batch is killed as well, but not for memory
-    monkeypatch.setattr(cgroup, "oom_kills", lambda: next(counts))
+    count_of_kills(5, 6, 6, 6)  # the trial with half the batch is killed as well, but not for memory
     failed = failure(run("killed"))
     assert (failed.kind, failed.signal, failed.exit_code) == ("out_of_memory", "SIGKILL", 3)
     assert "out of memory" in failed.cause
@@ -76,15 +91,6 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     outcome = run("needs_a_batch_of_one")
     tried = [(event.batch_size, event.fits) for event in outcome.events if isinstance(event, BatchTried)]
     assert tried == [(2, False), (1, True)]
-    said = [words for event in outcome.events if (words := news(event))]
-    assert [re.sub(r"1[12]\d s", "N s", words.partition(",")[0]) for words in said] == [
-        "out of memory; halving the batch until it fits (Ctrl-C ends the search)",
-        "trying batch size 2 per device (tries begin for N s more)",
-        "a batch of 2 per device does not fit",
-        "trying batch size 1 per device (tries begin for N s more)",
-        "a batch of 1 per device fits",
-        "out_of_memory: no memory for 4",
-    ]
     failed = failure(outcome)
     assert (failed.cause, failed.kind, outcome.exit_code) == ("no memory for 4", "out_of_memory", 3)
     assert failed.remedy.startswith("use --batch-size 1: ")
@@ -92,26 +98,19 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     assert not list(run.folder.path.glob("trial-*"))
 
 
-def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
+def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason_and_its_stacks(run: Run) -> None:
     impatient = WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2))
     with contextlib.closing(EventQueue[Event]()) as others:
         others.put(Sample(time_s=1.0, rank=0, gpus=(GpuSample(gpu=2, gpu_utilization_percent=50),)))
         others.put(Sample(time_s=2.0, rank=1, gpus=(GpuSample(gpu=5, gpu_utilization_percent=60),)))
-        outcome = run("hangs", limits=impatient, others=others)
+        outcome = run("hangs_with_stacks", limits=impatient, others=others)
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
     assert "a step usually takes 0.2 s" in failed.cause
-    assert failed.cause.endswith("; GPU 2 50% busy"), "of this host"
-    assert summarise(run.written()).status == "failed"
-
-
-def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> None:
-    failed = failure(
-        run("hangs_with_stacks", limits=WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2)))
-    )
-    assert failed.kind == "hung"
     assert "the worker waits, using no CPU time" in failed.cause
-    assert any("misbehave.py" in line and "in hang" in line for line in failed.last_lines)
+    assert failed.cause.endswith("; GPU 2 50% busy"), "of this host"
+    assert any("misbehave.py" in line and "in hang" in line for line in failed.last_lines), "its stacks"
+    assert summarise(run.written()).status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -157,32 +156,18 @@ def test_a_worker_that_ends_well_without_a_step_has_failed(run: Run) -> None:
     assert (failure(outcome).cause, outcome.exit_code) == ("the worker ended without a counted step", 3)
 
 
-class FullDisk(EventLog):
-    """A disk that has room for so many events."""
-
-    def __init__(self, path: Path, room: int) -> None:
-        super().__init__(path)
-        self.room = room
-
-    def write(self, event: Event) -> None:
-        if self.room == 0:
-            raise OSError(28, "No space left on device")
-        self.room -= 1
-        super().write(event)
-
-
-@pytest.mark.parametrize("room", [0, 1])
-def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(
-    run: Run, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
-    monkeypatch.setattr(runs, "EventLog", lambda path: FullDisk(path, room))
-    outcome = run("hangs")
+@pytest.mark.parametrize("free_bytes", [1000, 10_000])
+def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run, free_bytes: int) -> None:
+    with small_disk(free_bytes):
+        outcome = run("slow_tower")
     failed = failure(outcome)
-    assert (failed.kind, outcome.exit_code) == ("disk_full", 3)
-    assert "No space left on device" in failed.cause
-    assert len(run.written()) == room
-    result = outcome.result
-    assert (result.status, result.steps) == ("failed", room)  # no room for the start: it does not start
+    assert (failed.kind, outcome.exit_code, outcome.result.status) == ("disk_full", 3, "failed")
+    assert "File too large" in failed.cause
+    written = sum(isinstance(event, Step) for event in run.written())
+    if free_bytes == 1000:
+        assert (run.written(), outcome.result.steps) == ([], 0), "no room for the start: it does not start"
+    else:
+        assert outcome.result.steps >= written > 0
 
 
 @pytest.mark.usefixtures("ends_in_time")

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from gputopo.launch.supervise.worker_life import WorkerLimits
+from gputopo.launch.supervise import WorkerLimits
 from gputopo.runs import summarise
 from gputopo.values.run.events import (
     RunFinished,
@@ -19,7 +19,6 @@ from tests.launch.specs import cpu_spec
     ("signum", "kind", "code"),
     [
         (signal.SIGINT, "interrupted", 130),
-        (signal.SIGTERM, "terminated", 143),
         (signal.SIGHUP, "terminated", 129),
         (signal.SIGQUIT, "terminated", 131),
     ],

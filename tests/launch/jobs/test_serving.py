@@ -1,6 +1,6 @@
 import msgspec
 
-from gputopo.launch.jobs.serving import own_spec
+from gputopo.launch.jobs import own_spec
 from gputopo.values.run.spec import Lifecycle, Optimization
 from tests.launch.specs import cpu_spec
 

@@ -1,24 +1,19 @@
 """The cells of a sweep one after another, with a worker that only pretends: limits of time and pauses."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from gputopo.launch.jobs import run as runs
-from gputopo.launch.jobs.sweep import Pause, run_cells
-from gputopo.launch.jobs.trials import run_trial
+from gputopo.launch.jobs import Pause, run_cells
 from gputopo.report import sweep_document
-from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
-from gputopo.values.run.verdict import HostSummary
-from tests.kit_workers import misbehave
-from tests.launch.jobs.test_screen import ticking
-from tests.launch.jobs.test_trials import COPIES, PS, pretends
+from tests.kit_workers.stand_in import WORKER, behaves, in_place_of
+from tests.launch.jobs.test_trials import COPIES, PS, STEPS_WORK
 from tests.launch.specs import plan_for
 
 TRIALS = {1: PS, 2: COPIES, 3: PS}
@@ -42,9 +37,16 @@ def states(sweep: Sweep) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def in_time(ends_in_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_time(ends_in_time: None, tmp_path: Path) -> Iterator[None]:
     """No run of these lasts: their worker pretends."""
-    monkeypatch.setattr(runs, "worker_command", pretends)
+    with in_place_of(WORKER, STEPS_WORK, tmp_path / "stand-in"):
+        yield
+
+
+def ticking(seconds: float) -> Callable[[], float]:
+    """A clock that goes on by so much each time that it is read."""
+    times = count(0.0, seconds)
+    return lambda: next(times)
 
 
 def test_no_cell_is_started_that_would_not_end_in_time(tmp_path: Path) -> None:
@@ -71,18 +73,6 @@ def test_work_of_others_beside_a_cell_is_marked(tmp_path: Path) -> None:
     assert summary.startswith("NOT RELIABLE: 1 of 2 cells: other programs were busy. Repeat.")
 
 
-def test_work_of_others_counts_that_comes_with_the_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def beside(*args: Any, **more: Any) -> Result:
-        load = HostSummary(samples=9, other_cpu_share=0.4)
-        return msgspec.structs.replace(run_trial(*args, **more), host_load=load)
-
-    monkeypatch.setattr("gputopo.launch.jobs.sweep.run_trial", beside)
-    found, _ = run(sweep_of("pending"), tmp_path, pause=Pause(other_cpu_share=lambda: 0.02))
-    assert [(cell.other_cpu_share, cell.beside_other_work) for cell in found.cells] == [(0.4, True)]
-
-
 def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Path) -> None:
     slept: list[float] = []
     readings = iter([50.0, 72.0, 60.0, 59.0])
@@ -96,16 +86,13 @@ def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Pat
     assert said == ["waiting until all GPUs are below 60 \N{DEGREE SIGN}C, now 72"]
 
 
-def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(spec: Path, events_fd: int) -> Sequence[str]:
-        return (sys.executable, "-IS", misbehave.__file__, "crashes_in_nccl", str(spec), str(events_fd))
-
+def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path) -> None:
     planned = plan_for((), None, variable_update="replicated", all_reduce="nccl")
     nccl = msgspec.structs.replace(COPIES.spec, all_reduce="nccl")
     trial = replace(COPIES, target=replace(COPIES.target, plan=planned), spec=nccl)
     sweep = sweep_of("pending")
     cells = (msgspec.structs.replace(sweep.cells[0], mode="replicated nccl"),)
     sweep = msgspec.structs.replace(sweep, cells=cells)
-    monkeypatch.setattr(runs, "worker_command", fails)
-    found, _ = run_cells(sweep, [1], {1: trial}, tmp_path)
+    with in_place_of(WORKER, behaves("crashes_in_nccl"), tmp_path / "another"):
+        found, _ = run_cells(sweep, [1], {1: trial}, tmp_path)
     assert [(cell.state, cell.mode) for cell in found.cells] == [("done", "replicated copy (NCCL failed)")]

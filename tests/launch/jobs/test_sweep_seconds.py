@@ -1,10 +1,12 @@
 """Predicted seconds of cells, and those that are left."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs.sweep_seconds import START_S, predicted_s
+from gputopo.launch.jobs import predicted_s
 from gputopo.values.run.several_runs import FALLBACK_S, Sweep, SweepCell
 
 
@@ -17,12 +19,16 @@ def sweep(*cells: SweepCell, pause_s: float = 0.0) -> Sweep:
     return Sweep(title="t", origin="o", matrix="", backend="cpu", cells=cells, cool_down_s=pause_s)
 
 
-def test_a_prediction_is_the_start_the_warm_up_and_the_shorter_limit() -> None:
-    speeds = {"images_per_sec": 100.0, "joint_batch": 50, "warmup": 4}
-    assert predicted_s(**speeds, counted=20, counted_s=None) == pytest.approx(START_S + 2 + 10)  # type: ignore[arg-type]
-    assert predicted_s(**speeds, counted=20, counted_s=5.0) == pytest.approx(START_S + 2 + 5)  # type: ignore[arg-type]
-    assert predicted_s(**{**speeds, "images_per_sec": None}, counted=20, counted_s=5.0) == START_S + 5  # type: ignore[arg-type]
-    assert predicted_s(**{**speeds, "images_per_sec": None}, counted=20, counted_s=None) is None  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("images_per_sec", "counted", "counted_s", "seconds"),
+    [(100.0, 20, None, 2 + 10), (100.0, 20, 5.0, 2 + 5), (None, 20, 5.0, 5), (None, 20, None, None)],
+)
+def test_a_prediction_is_the_start_of_6_s_the_warm_up_and_the_shorter_limit(
+    images_per_sec: float | None, counted: int, counted_s: float | None, seconds: float | None
+) -> None:
+    limits: dict[str, Any] = {"counted": counted, "counted_s": counted_s}
+    found = predicted_s(images_per_sec=images_per_sec, joint_batch=50, warmup=4, **limits)
+    assert found == (None if seconds is None else pytest.approx(6 + seconds))
 
 
 def test_a_cell_is_expected_to_take_what_is_known_best() -> None:

@@ -190,8 +190,12 @@ import json, sys
 import keras
 import numpy as np
 import tensorflow as tf
-from gputopo.launch.models import Stream, TowerRows, build_model, parameter_count
+from gputopo.launch.models import Stream
+from gputopo.launch.models import TowerRows
+from gputopo.launch.models import build_model
+from gputopo.launch.models import parameter_count
 from gputopo.launch.models.keras_building import seeds
+from gputopo.launch.spec import read_model_name
 from gputopo.launch.models.keras_outputs import Head
 
 answer = {}

@@ -14,8 +14,10 @@ import json, sys
 import keras
 import tensorflow as tf
 from keras import layers
-from gputopo.launch.models import KerasModel, build_keras, count_costs
-from gputopo.launch.spec import model_names
+from gputopo.launch.models import KerasModel
+from gputopo.launch.models import build_keras
+from gputopo.launch.models import count_costs
+from gputopo.launch.spec import read_model_name
 from gputopo.values import schema
 import msgspec
 
@@ -65,7 +67,7 @@ def branches():
     y = layers.concatenate([layers.Conv2D(5, 1)(x), layers.AveragePooling2D(2, 1, "same")(x)])
     return keras.Model(x, layers.Dense(2)(layers.Flatten()(y)))
 
-answer = {"resnet50": count_costs(build_keras(model_names.read("keras:ResNet50"), None), "resnet50")}
+answer = {"resnet50": count_costs(build_keras(read_model_name("keras:ResNet50"), None), "resnet50")}
 for name, model in (("shared", shared(Shared)), ("traced", shared(Traced)), ("attention", attention()),
                     ("branches", branches()), ("convolutions", convolutions()), ("recurrent", recurrent())):
     answer[name] = count_costs(KerasModel(model, name=name), name)

@@ -13,11 +13,11 @@ pytestmark = pytest.mark.tensorflow
 ENTER = "import os, sys; os.chdir(sys.argv[1]); sys.path[:0] = sys.argv.pop().split(':')"
 ASK = """
 from gputopo.values.errors import UsageError
-from gputopo.launch.spec import model_names
+from gputopo.launch.spec import read_model_name
 from gputopo.launch.models.keras_sources import own_model
 for name in sys.argv[2:]:
     try:
-        own_model(model_names.read(name), 1)
+        own_model(read_model_name(name), 1)
     except UsageError as error:
         print(f"{error.what} | {error.hint}")
 """

@@ -5,8 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.env import program_env, worker_env
-from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
+from gputopo.launch.spec import HostPlace, Usable, place_near_gpus, program_env, worker_env
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from gputopo.values.run.spec import Runtime
@@ -86,7 +85,7 @@ def box(*nodes_of_gpus: int | None, nodes: tuple[NumaNode, ...] = NODES) -> Mach
 
 
 def test_gpus_of_one_node_run_on_its_cpus_and_prefer_its_memory() -> None:
-    place = host_place(box(0, 0, 1, 1), (2, 3), Usable(ALL))
+    place = place_near_gpus(box(0, 0, 1, 1), (2, 3), Usable(ALL))
     assert (place.cpus, place.memory_node) == ("8-15,24-31", 1)
     (says,) = place.says
     assert "CPUs 8-15,24-31, near GPUs 2-3, memory of NUMA node 1 preferred" in says
@@ -94,9 +93,9 @@ def test_gpus_of_one_node_run_on_its_cpus_and_prefer_its_memory() -> None:
 
 
 def test_gpus_of_all_nodes_run_on_all_cpus() -> None:
-    assert host_place(box(0, 0, 1, 1), (0, 2), Usable(ALL)) == HostPlace()
+    assert place_near_gpus(box(0, 0, 1, 1), (0, 2), Usable(ALL)) == HostPlace()
     three = (*NODES, NumaNode(index=2, cpus="32-39"))
-    place = host_place(box(0, 1, 2, nodes=three), (0, 1), Usable(frozenset(range(40))))
+    place = place_near_gpus(box(0, 1, 2, nodes=three), (0, 1), Usable(frozenset(range(40))))
     assert (place.cpus, place.memory_node) == ("0-31", None)
 
 
@@ -109,7 +108,7 @@ def test_what_a_job_or_container_was_given_is_never_widened_and_stated() -> None
         ({6, 7, 8, 9}, "6-7", "CPUs 6-7, near GPU 0"),
     ]
     for allowed, cpus, words in cases:
-        place = host_place(box(0, 1), (0,), Usable(frozenset(allowed)))
+        place = place_near_gpus(box(0, 1), (0,), Usable(frozenset(allowed)))
         assert place.cpus == cpus
         assert words in place.says[-1]
 
@@ -121,7 +120,7 @@ def test_what_a_job_or_container_was_given_is_never_widened_and_stated() -> None
 def test_a_place_is_within_what_may_be_used_and_near_the_gpus(
     gpus: list[int], allowed: frozenset[int]
 ) -> None:
-    place = host_place(box(0, 0, 1, 1), gpus, Usable(allowed))
+    place = place_near_gpus(box(0, 0, 1, 1), gpus, Usable(allowed))
     if place.cpus is None:
         assert place.memory_node is None
         return
@@ -132,8 +131,8 @@ def test_a_place_is_within_what_may_be_used_and_near_the_gpus(
 
 
 def test_one_node_or_an_unknown_one_leaves_the_cpus_as_they_are() -> None:
-    assert host_place(box(0, nodes=NODES[:1]), (0,), Usable(ALL)) == HostPlace()
-    place = host_place(box(0, None), (0, 1), Usable(ALL))
+    assert place_near_gpus(box(0, nodes=NODES[:1]), (0,), Usable(ALL)) == HostPlace()
+    place = place_near_gpus(box(0, None), (0, 1), Usable(ALL))
     assert (place.cpus, place.memory_node) == (None, None)
     assert "the NUMA node of GPU 1 is unknown" in place.says[0]
 
@@ -141,16 +140,16 @@ def test_one_node_or_an_unknown_one_leaves_the_cpus_as_they_are() -> None:
 def test_the_affinity_of_a_gpu_stands_for_an_unknown_node() -> None:
     gpu = Gpu(index=0, cpu_affinity="8-15,24-31")
     machine = Machine(source="live", host=Host(numa_nodes=NODES), gpus=(gpu,))
-    assert host_place(machine, (0,), Usable(ALL)).cpus == "8-15,24-31"
+    assert place_near_gpus(machine, (0,), Usable(ALL)).cpus == "8-15,24-31"
 
 
 def test_a_quota_bounds_the_threads_that_count_cpus_by_themselves() -> None:
     machine = box(0, nodes=NODES[:1])
-    place = host_place(machine, (0,), Usable(ALL, quota=3.5))
+    place = place_near_gpus(machine, (0,), Usable(ALL, quota=3.5))
     assert place.environment({"OMP_NUM_THREADS": "1"}) == {
         "TF_NUM_INTRAOP_THREADS": "4",
         "TF_NUM_INTEROP_THREADS": "4",
     }
     assert "quota of 3.5 CPUs" in place.says[0]
-    assert host_place(machine, (0,), Usable(frozenset({0, 1}), quota=2.0)).threads is None
-    assert host_place(machine, (0,), Usable(ALL, quota=0.2)).threads == 1
+    assert place_near_gpus(machine, (0,), Usable(frozenset({0, 1}), quota=2.0)).threads is None
+    assert place_near_gpus(machine, (0,), Usable(ALL, quota=0.2)).threads == 1

@@ -4,25 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec import model_names
-from gputopo.launch.spec.model_names import ModelName, model_for
-from gputopo.launch.spec.recipes import model_recipe
+from gputopo.launch.spec import ModelName, model_for, model_recipe, read_model_name
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import Schedule
-from gputopo.workload import require_workload, workload_names
+from gputopo.workload import workload_names
 
 
-def test_a_network_keeps_its_name_and_its_defaults() -> None:
-    assert model_names.read("alexnet") == ModelName("network", "alexnet")
-    known = require_workload("alexnet")
-    own = (known.gpu_batch, known.cpu_batch, known.learning_rate)
-    assert model_names.defaults("alexnet") == own
+def test_a_network_keeps_its_name() -> None:
+    assert read_model_name("alexnet") == ModelName("network", "alexnet")
 
 
 @pytest.mark.parametrize("name", ["keras:ResNet50", "KERAS:ResNet50"])
 def test_a_model_of_keras_applications_is_known_by_name_alone(name: str) -> None:
-    assert model_names.read(name) == ModelName("keras", "ResNet50")
-    assert model_names.defaults(name)[0] == 32
+    assert read_model_name(name) == ModelName("keras", "ResNet50")
 
 
 def test_what_is_no_name_is_refused_with_the_nearest_that_is() -> None:
@@ -39,15 +33,15 @@ def test_what_is_no_name_is_refused_with_the_nearest_that_is() -> None:
     ]
     for name, hint in cases:
         with pytest.raises(UsageError) as refused:
-            model_names.read(name)
+            read_model_name(name)
         assert hint in refused.value.hint
 
 
 def test_reading_a_name_does_not_load_tensorflow() -> None:
     if "tensorflow" in sys.modules:
         pytest.skip("another test of this process loaded TensorFlow")
-    model_names.read("keras:VGG16")
-    model_names.read("mypkg.nets:build")
+    read_model_name("keras:VGG16")
+    read_model_name("mypkg.nets:build")
     assert not {"tensorflow", "keras"} & set(sys.modules)
 
 

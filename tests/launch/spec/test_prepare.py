@@ -6,16 +6,7 @@ import pytest
 
 from gputopo.captures import read_bundled
 from gputopo.launch import Site, Target
-from gputopo.launch.spec.prepare import (
-    CPU_BATCHES,
-    CPU_MAX_ERROR,
-    CPU_TIME_BUDGET_S,
-    MIN_WARMUP_S,
-    SMALL_BYTES,
-    reduced_by_strategy,
-    spec_of,
-    without_nccl,
-)
+from gputopo.launch.spec import reduced_by_strategy, spec_of, without_nccl
 from gputopo.planner import Request, cpu_plan
 from gputopo.planner import plan as make_plan
 from gputopo.values.errors import UsageError
@@ -111,19 +102,20 @@ def test_counting_ends_on_cpu_devices_when_the_speed_is_known_and_on_gpus_by_cou
     load = require_workload("alexnet")
     on_cpu = spec(backend="cpu")
     assert (on_cpu.num_batches, on_cpu.batch_limit) == (None, None)
-    assert (on_cpu.time_budget_s, on_cpu.max_error) == (CPU_TIME_BUDGET_S, CPU_MAX_ERROR)
+    assert (on_cpu.time_budget_s, on_cpu.max_error) == (20.0, 0.01)
     assert (on_cpu.batch_size, on_cpu.num_warmup_batches, on_cpu.data_format) == (load.cpu_batch, 3, "NHWC")
     on_gpu = spec((0, 1))
     assert (on_gpu.num_batches, on_gpu.time_budget_s, on_gpu.max_error) == (100, None, None)
     assert (on_gpu.batch_size, on_gpu.num_warmup_batches, on_gpu.data_format) == (load.gpu_batch, 10, "NCHW")
-    assert on_cpu.min_warmup_s == on_gpu.min_warmup_s == MIN_WARMUP_S
+    assert on_gpus(plan_for((0, 1), "cpu"), "keras:ResNet50").batch_size == 32
+    assert on_cpu.min_warmup_s == on_gpu.min_warmup_s == 1.0
 
 
 def test_a_number_of_steps_and_checkpoints_make_a_run_exact_and_a_number_of_warm_up_steps_fixes_it() -> None:
     counted = spec(backend="cpu", num_batches=7)
     assert (counted.batch_limit, counted.max_error, counted.min_warmup_s) == (7, None, 0.0)
     saved = spec(backend="cpu", lifecycle=Lifecycle(checkpoints="/c"))
-    assert (saved.batch_limit, saved.max_error, saved.min_warmup_s) == (CPU_BATCHES, None, 0.0)
+    assert (saved.batch_limit, saved.max_error, saved.min_warmup_s) == (50, None, 0.0)
     assert spec(backend="cpu", num_warmup_batches=5).min_warmup_s is None
     assert spec((0, 1), num_warmup_batches=5).min_warmup_s is None
 
@@ -290,10 +282,10 @@ def test_nccl_adds_small_gradients_together_unless_it_is_asked_otherwise() -> No
         return spec_of(by_nccl()[0], "alexnet", asked, exchange=exchange).exchange.small_bytes
 
     target, made = by_nccl()
-    assert small() == made.exchange.small_bytes == SMALL_BYTES
+    assert small() == made.exchange.small_bytes == 2**20
     assert small(agg_small_grads_max_bytes="0") == 0
     assert small(agg_small_grads_max_bytes="9") == 9
-    assert small(gradient_repacking="0") == SMALL_BYTES
+    assert small(gradient_repacking="0") == 2**20
     assert there(without_nccl(target, made)).spec.exchange.small_bytes == 0
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.launch.spec.rules import bf16_remark, check, check_layout, remarks
+from gputopo.launch.spec import bf16_remark, check, check_layout, remarks
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device
 from gputopo.values.run.spec import Data, Exchange, Lifecycle, Precision, RunSpec, Server

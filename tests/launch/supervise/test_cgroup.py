@@ -5,11 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from gputopo.launch.spec.host_place import HostPlace, Usable
-from gputopo.launch.supervise.cgroup import cpu_quota, oom_kills, usable_cpus
-from gputopo.probes import processes
+from gputopo import probes
+from gputopo.launch.spec import HostPlace, Usable
+from gputopo.launch.supervise import oom_kills, usable_cpus
 from gputopo.values.index_ranges import index_ranges
 
 
@@ -63,7 +61,7 @@ def test_the_smallest_quota_on_the_path_of_groups_counts(tmp_path: Path) -> None
         "sys/fs/cgroup/slurm/job/cpu.max": "250000 100000\n",
         "sys/fs/cgroup/slurm/cpu.max": "800000 100000\n",
     }
-    assert cpu_quota(tree(tmp_path, files)) == 2.5
+    assert usable_cpus(tree(tmp_path, files)).quota == 2.5
 
 
 def test_cgroup_1_has_its_quota_in_two_files(tmp_path: Path) -> None:
@@ -73,12 +71,11 @@ def test_cgroup_1_has_its_quota_in_two_files(tmp_path: Path) -> None:
         f"{folder}/cpu.cfs_quota_us": "150000\n",  # the container's own group, at the top of its mount
         f"{folder}/cpu.cfs_period_us": "100000\n",
     }
-    assert cpu_quota(tree(tmp_path, files)) == 1.5
-    assert cpu_quota(tree(tmp_path, {f"{folder}/cpu.cfs_quota_us": "-1\n"})) is None
+    assert usable_cpus(tree(tmp_path, files)).quota == 1.5
+    assert usable_cpus(tree(tmp_path, {f"{folder}/cpu.cfs_quota_us": "-1\n"})).quota is None
 
 
 def test_without_groups_there_is_no_quota(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path) is None
     assert usable_cpus(tmp_path) == Usable(frozenset(os.sched_getaffinity(0)))
 
 
@@ -91,7 +88,7 @@ def tethered(place: HostPlace) -> list[str]:
         "print(maps.read_text().split()[1] if maps.exists() else '?')"
     )
     done = subprocess.run(
-        processes.tethered([sys.executable, "-I", "-c", shows], 15),
+        probes.tethered([sys.executable, "-I", "-c", shows], 15),
         env={**os.environ, **place.environment({})},
         capture_output=True,
         text=True,
@@ -101,17 +98,12 @@ def tethered(place: HostPlace) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_child_takes_the_cpus_that_it_may_use_and_no_others() -> None:
+def test_a_child_takes_the_cpus_and_memory_that_it_may_use_and_no_others() -> None:
     ours = sorted(os.sched_getaffinity(0))
     far = max(ours) + 1
     listed = index_ranges([ours[0], far, far + 1])
-    assert tethered(HostPlace(cpus=listed))[0] == str([ours[0]])
-    assert tethered(HostPlace(cpus=str(far)))[0] == str(ours)
-    assert tethered(HostPlace(cpus="no list"))[0] == str(ours)
-
-
-def test_a_child_prefers_the_memory_of_a_node_where_the_kernel_lets_it() -> None:
-    with_node, without = tethered(HostPlace(memory_node=0))[1], tethered(HostPlace())[1]
-    if not with_node.startswith("prefer"):
-        pytest.skip(f"this kernel shows {with_node}")
-    assert (with_node.removeprefix("prefer").lstrip("=:"), without) == ("0", "default")
+    cpus, with_node = tethered(HostPlace(cpus=listed, memory_node=0))
+    all_cpus, without = tethered(HostPlace(cpus=str(far)))
+    assert (cpus, all_cpus) == (str([ours[0]]), str(ours))
+    if with_node.startswith("prefer"):  # this kernel shows the policy
+        assert (with_node.removeprefix("prefer").lstrip("=:"), without) == ("0", "default")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gputopo.launch.supervise.record import Looks, Record
+from gputopo.launch.supervise import Looks, Record
 from gputopo.runs import Judgement, Summary
 from gputopo.values.run.events import (
     NCCL_TEST,

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from gputopo.launch.supervise.signals import EndedError, caught, deferred, raised
+from gputopo.launch.supervise import EndedError, caught, deferred, raised
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])

@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise.watchdog import (
-    LATE_S,
-    LOOK_S,
-    NCCL_S,
-    HangLimits,
-    Watchdog,
-    is_stuck,
-    of_seconds,
-    process_words,
-)
+from gputopo.launch.supervise import HangLimits, Watchdog, hang_limits, is_stuck, process_words
 from gputopo.values.run.events import (
     BUILDING,
     NCCL_TEST,
@@ -26,6 +17,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 
+LOOK_S, LATE_S = 5.0, 1.0  # the longest wait, and how much longer it may take
 PATIENCE = HangLimits(factor=10, min_s=5, phase_s=100, start_s=1000, nccl_s=200)
 
 
@@ -170,12 +162,12 @@ def test_what_can_run_is_not_silent_where_silence_is_no_news() -> None:
 
 
 def test_a_stall_timeout_counts_for_steps_whatever_they_usually_take_and_before_the_first_one() -> None:
-    watchdog = Watchdog(of_seconds(7.0), 0.0)
+    watchdog = Watchdog(hang_limits(7.0), 0.0)
     assert watchdog.deadline_s() == 7
     watchdog.record_event(PhaseBegun(time_s=0.0, phase=NCCL_TEST), 5)
     assert watchdog.deadline_s() == 12
     watchdog.record_event(step(30.0), 3000)
     assert watchdog.deadline_s() == 3007
-    watchdog = Watchdog(of_seconds(7200.0), 0.0)
+    watchdog = Watchdog(hang_limits(7200.0), 0.0)
     watchdog.record_event(PhaseBegun(time_s=0.0, phase=NCCL_TEST), 0)
-    assert watchdog.deadline_s() == NCCL_S, "TensorFlow ends a collective that hangs after 60 s"
+    assert watchdog.deadline_s() == HangLimits().nccl_s, "TensorFlow ends a collective that hangs after 60 s"

@@ -6,13 +6,11 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gputopo.launch.supervise.job import workers
-from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.sampling import EventQueue
-from gputopo.launch.supervise.worker_life import Answer, Stage, answer
+from gputopo.launch.supervise import EventQueue, Record, answer_to_signal, workers
 from gputopo.values.run.events import Event, Noticed, PhaseBegun, RankFailed, Step
 from gputopo.values.run.spec import Lifecycle, RunSpec
 from tests.kit_workers import misbehave
@@ -30,14 +28,14 @@ from tests.launch.specs import cpu_spec
     ],
 )
 def test_only_a_running_worker_may_finish_its_step_and_a_second_ctrl_c_kills(
-    stage: Stage, ctrl_c: Answer, term: Answer
+    stage: Any, ctrl_c: str, term: str
 ) -> None:
-    assert answer(signal.SIGINT, stage, worth_a_step=True) == ctrl_c
-    assert answer(signal.SIGTERM, stage, worth_a_step=True) == term
+    assert answer_to_signal(signal.SIGINT, stage, worth_a_step=True) == ctrl_c
+    assert answer_to_signal(signal.SIGTERM, stage, worth_a_step=True) == term
 
 
 def test_a_worker_with_nothing_to_save_is_sent_sigterm() -> None:
-    assert answer(signal.SIGINT, "running", worth_a_step=False) == "end"
+    assert answer_to_signal(signal.SIGINT, "running", worth_a_step=False) == "end"
 
 
 @pytest.mark.parametrize(

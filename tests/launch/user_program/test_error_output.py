@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.user_program.error_output import known_cause
+from gputopo.launch.user_program import known_cause
 from tests.kit import commands
 
 LAUNCHER = """
 import os, sys
-from gputopo.launch.user_program.program import run_to_end
-ending = run_to_end(sys.argv[2:], os.environ)
+from gputopo.launch.user_program import run_to_end
+ending = run_to_end(sys.argv[3:], os.environ, left_s=float(sys.argv[2]))
 open(sys.argv[1], "w").write("\\n".join(ending.last_lines))
 sys.exit(ending.exit_code)
 """
@@ -24,59 +24,66 @@ for number in range(500):
 """
 
 
-def launcher(folder: Path, *program: str) -> list[str]:
-    return [sys.executable, "-c", LAUNCHER, str(folder / "last"), *program]
+def launcher(folder: Path, *program: str, left_s: float = 2.0) -> list[str]:
+    return ["-c", LAUNCHER, str(folder / "last"), str(left_s), *program]
 
 
 def last_lines(folder: Path) -> list[str]:
     return (folder / "last").read_text().splitlines()
 
 
-@pytest.mark.parametrize("where", ["a pipe", "a file"])
-def test_lines_of_both_streams_keep_their_order_and_the_last_are_known(where: str, tmp_path: Path) -> None:
-    command = launcher(tmp_path, sys.executable, "-c", BOTH)
-    if where == "a pipe":
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
-        printed = done.stdout.decode()
-    else:
-        with (tmp_path / "printed").open("w") as file:
-            file.write("of earlier\n")
-            file.flush()
-            subprocess.run(command, stdout=file, stderr=file, check=True)
-        printed = (tmp_path / "printed").read_text().removeprefix("of earlier\n")
-    assert printed.splitlines() == [str(number) for number in range(500)]
+def test_lines_of_both_streams_keep_their_order_in_a_pipe_and_the_last_are_known(tmp_path: Path) -> None:
+    with commands.started(*launcher(tmp_path, sys.executable, "-c", BOTH)) as (program, printed):
+        assert printed.read().splitlines() == [str(number) for number in range(500)]
+        assert program.wait() == 0
     assert last_lines(tmp_path)[-20:] == [str(number) for number in range(480, 500)]
 
 
+def test_lines_of_both_streams_keep_their_order_in_a_file_that_has_others(tmp_path: Path) -> None:
+    with (tmp_path / "printed").open("w") as file:
+        file.write("of earlier\n")
+        file.flush()
+        both = file.fileno()
+        commands.run(*launcher(tmp_path, sys.executable, "-c", BOTH), out=both, err=both)
+    assert (tmp_path / "printed").read_text().split() == ["of", "earlier", *map(str, range(500))]
+
+
 def test_bytes_that_are_no_text_reach_the_user_as_they_are(tmp_path: Path) -> None:
-    data = os.urandom(4 * 2**20)
+    data = os.urandom(2**20)
     (tmp_path / "data").write_bytes(data)
-    command = launcher(tmp_path, "sh", "-c", f"cat {tmp_path}/data >&2; echo out")
-    done = subprocess.run(command, capture_output=True, check=True)
-    assert (done.stdout, done.stderr == data) == (b"out\n", True)
+    with (tmp_path / "err").open("wb") as err:
+        program = launcher(tmp_path, "sh", "-c", f"cat {tmp_path}/data >&2; echo out")
+        assert commands.run(*program, err=err.fileno()).stdout == "out\n"
+    assert (tmp_path / "err").read_bytes() == data
 
 
 def test_a_program_whose_stderr_nobody_reads_any_more_gets_sigpipe(tmp_path: Path) -> None:
-    command = launcher(tmp_path, "sh", "-c", "yes >&2")
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as started:
-        assert started.stderr is not None
-        assert started.stderr.read(2) == b"y\n"
-        started.stderr.close()
-        assert started.wait(60) == 141
+    with commands.started(*launcher(tmp_path, "sh", "-c", "yes >&2")) as (program, printed):
+        assert printed.readline() == "y\n"
+        printed.close()
+        assert program.wait(60) == 141
 
 
 def test_what_is_left_behind_is_passed_on_too(tmp_path: Path) -> None:
     left = "trap 'echo ended >&2; exit' TERM; echo ready; while :; do :; done"
-    command = launcher(tmp_path, "sh", "-c", f'sh -c "{left}" | {{ read line; kill -9 $$; }}')
-    done = subprocess.run(command, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (137, b"ended\n")
+    done = commands.run(
+        *launcher(tmp_path, "sh", "-c", f'sh -c "{left}" | {{ read line; kill -9 $$; }}', left_s=0.1)
+    )
+    assert (done.returncode, done.stderr) == (137, "ended\n")
 
 
 def test_a_terminal_stays_the_programs_own_and_a_closed_stderr_stays_closed(tmp_path: Path) -> None:
     look = "test -t 0 && test -t 1 && test -t 2 && echo all >&2"
-    assert commands.on_a_terminal(*launcher(tmp_path, "sh", "-c", look)[1:]) == (0, "all\r\n")
+    assert commands.on_a_terminal(*launcher(tmp_path, "sh", "-c", look)) == (0, "all\r\n")
     assert last_lines(tmp_path) == []
-    closed = ["sh", "-c", '"$@" 2>&-', "sh", *launcher(tmp_path, "sh", "-c", "echo lost >&2 || exit 5")]
+    closed = [
+        "sh",
+        "-c",
+        '"$@" 2>&-',
+        "sh",
+        sys.executable,
+        *launcher(tmp_path, "sh", "-c", "echo lost >&2 || exit 5"),
+    ]
     assert subprocess.run(closed, check=False).returncode == 5
 
 

@@ -4,15 +4,8 @@ import json
 
 import pytest
 
-from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.allocation import Allocation, find_hosts
-from gputopo.launch.hosts.options import HostOptions
-from gputopo.launch.user_program.hosts import (
-    cluster_variables,
-    nccl_variables,
-    require_all,
-    unset,
-)
+from gputopo.launch import Allocation, HostOptions, find_hosts
+from gputopo.launch.user_program import cluster_variables, nccl_variables, require_all, unset_variables
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from tests.launch.hosts.environs import ray_train, torchrun
@@ -34,15 +27,16 @@ def test_what_a_program_gets_is_understood_as_the_same_hosts_and_ranks(index: in
     found = find_hosts(HostOptions(), environ)
     assert isinstance(found, Allocation)
     assert [str(host) for host in found.hosts] == WORKERS
-    (claim,) = starters.claims({name: text for name, text in environ.items() if name != "TF_CONFIG"})
-    assert (claim.rank, claim.size, [str(host) for host in claim.hosts]) == (index, 3, ["n1:4999"])
+    found = find_hosts(HostOptions(), {name: environ[name] for name in environ if name != "TF_CONFIG"})
+    assert isinstance(found, Allocation)
+    assert (found.rank, found.size, str(found.leader)) == (index, 3, "n1:4999")
     assert json.loads(environ["TF_CONFIG"])["task"] == {"type": "worker", "index": index}
 
 
 def test_what_is_given_stands_and_a_rank_is_not_mixed_with_another_size() -> None:
     given = {"TF_CONFIG": "{}", "MASTER_ADDR": "n1", "WORLD_SIZE": "24", "RANK": " "}
-    assert set(unset(variables(1), given)) == {"MASTER_PORT"}
-    assert set(unset(variables(1), {"TF_CONFIG": ""})) == set(variables(1))
+    assert set(unset_variables(variables(1), given)) == {"MASTER_PORT"}
+    assert set(unset_variables(variables(1), {"TF_CONFIG": ""})) == set(variables(1))
 
 
 def test_a_program_whose_starter_names_all_hosts_is_not_started_on_fewer() -> None:

@@ -6,20 +6,21 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from gputopo.launch.user_program.program import check_program
+from gputopo.launch.user_program import check_program
 from gputopo.values.errors import UsageError
 from tests.kit import commands
 
 LAUNCHER = (
-    "import os, sys; from gputopo.launch.user_program.program import run_to_end; "
+    "import os, sys; from gputopo.launch.user_program import run_to_end; "
     "sys.exit(run_to_end(sys.argv[1:], {**os.environ, 'CUDA_VISIBLE_DEVICES': 'GPU-a'}).exit_code)"
 )
+# It leads a process group, as batch systems start it.
+LEADER = f"import os; os.setpgid(0, 0); {LAUNCHER}"
 SAFETY_S = 60  # of tests that hang; nothing waits for it
 
 
@@ -79,14 +80,12 @@ signal.pause()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSTOP])
 def test_a_program_ends_with_a_launcher_that_is_killed_after_any_signal_to_the_group(number: int) -> None:
-    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", IGNORES]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as launcher:
-        assert launcher.stdout is not None
-        program = int(launcher.stdout.readline())
+    with commands.started("-c", LEADER, sys.executable, "-c", IGNORES) as (launcher, printed):
+        program = int(printed.readline())
         os.killpg(launcher.pid, number)
         launcher.kill()
         try:
-            assert launcher.communicate(timeout=SAFETY_S)[0] == ""  # nobody holds the pipe any more
+            assert printed.read() == ""  # nobody holds the pipe any more
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program, signal.SIGKILL)
@@ -126,17 +125,6 @@ while True:
 """
 
 
-@pytest.fixture
-def in_a_group() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A launcher that leads a process group, as batch systems start it, and what its program prints."""
-    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", COUNTS_TO_THE_END]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as launcher:
-        assert launcher.stdout is not None
-        assert launcher.stdout.readline() == "ready\n"
-        yield launcher, launcher.stdout
-        launcher.kill()
-
-
 @pytest.mark.parametrize(
     ("sends", "name"),
     [
@@ -146,24 +134,23 @@ def in_a_group() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     ],
 )
 def test_a_signal_reaches_the_program_once_however_it_is_sent(
-    in_a_group: tuple[subprocess.Popen[str], IO[str]], sends: list[Callable[[int, int], None]], name: str
+    sends: list[Callable[[int, int], None]], name: str
 ) -> None:
-    launcher, printed = in_a_group
-    for send in sends:
-        send(launcher.pid, signal.Signals[name])
-    assert printed.readline() == "came\n"
-    os.kill(launcher.pid, signal.SIGUSR2)  # is passed on after the others: they were sent before
-    assert printed.readline() == f"['{name}']\n"
+    with commands.started("-c", LEADER, sys.executable, "-c", COUNTS_TO_THE_END) as (launcher, printed):
+        assert printed.readline() == "ready\n"
+        for send in sends:
+            send(launcher.pid, signal.Signals[name])
+        assert printed.readline() == "came\n"
+        os.kill(launcher.pid, signal.SIGUSR2)  # is passed on after the others: they were sent before
+        assert printed.readline() == f"['{name}']\n"
 
 
 def test_a_signal_to_the_group_reaches_a_program_that_has_left_it() -> None:
     script = f"import os; os.setpgid(0, 0)\n{REPORTS}"
-    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as launcher:
-        assert launcher.stdout is not None
-        assert launcher.stdout.readline() == "ready\n"
+    with commands.started("-c", LEADER, sys.executable, "-c", script) as (launcher, printed):
+        assert printed.readline() == "ready\n"
         os.killpg(launcher.pid, signal.SIGTERM)
-        assert (launcher.stdout.read(), launcher.wait(SAFETY_S)) == ("SIGTERM\n", 9)
+        assert (printed.read(), launcher.wait(SAFETY_S)) == ("SIGTERM\n", 9)
 
 
 def test_a_helper_that_ends_by_itself_soon_after_the_program_is_not_left_behind() -> None:
@@ -190,12 +177,8 @@ os.kill(child.pid, signal.SIGSTOP)
 def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm_are_ended_and_named() -> (
     None
 ):
-    impatient = LAUNCHER.replace(
-        "import run_to_end",
-        "import run_to_end, end_descendants; end_descendants.__kwdefaults__.update(term_s=0.2)",
-    )
-    done = commands.run("-c", impatient.replace("'GPU-a'}", "'GPU-a'}, report=print"),
-                        sys.executable, "-c", LEAVES)  # fmt: skip
+    impatient = LAUNCHER.replace("'GPU-a'}", "'GPU-a'}, report=print, left_s=0.2, term_s=0.2")
+    done = commands.run("-c", impatient, sys.executable, "-c", LEAVES)
     *pids, said = done.stdout.splitlines()
     assert "left 3 processes running" in said
     assert len(pids) == 2
@@ -206,15 +189,14 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
 
 STOPS = """
 import os, sys, threading
-from gputopo.launch.user_program.program import ProgramStop, end_descendants, run_to_end
-end_descendants.__kwdefaults__.update(term_s=0.2)
+from gputopo.launch.user_program import ProgramStop, run_to_end
 stop, ready = ProgramStop(), sys.argv[1]
 def ask():
     open(ready).read()  # the program and its child ignore SIGTERM from here on
     assert stop.ask()
 threading.Thread(target=ask, daemon=True).start()
 program = ["sh", "-c", "trap '' TERM; sleep 600 >/dev/null 2>&1 & echo $!; : >$0; wait; wait", ready]
-ending = run_to_end(program, dict(os.environ), report=print, stop=stop)
+ending = run_to_end(program, dict(os.environ), report=print, stop=stop, term_s=0.2)
 print(ending.status, ending.exit_code, ending.stopped, stop.ask())
 """
 
@@ -258,15 +240,14 @@ def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: 
 
 HOOKED = """
 import os, sys
-from gputopo.launch.user_program.program import run_to_end
-from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.worker_process import OwnChildren
+from gputopo.launch.user_program import run_to_end
+from gputopo.launch.supervise import Alarm, OwnChildren
 from tests.launch.supervise.test_alarm import OVER, SLOW
 ours = OwnChildren()
 alarm = Alarm(sys.argv[1], print, ours)
 alarm.event(SLOW)
 alarm.event(OVER)
-ending = run_to_end(sys.argv[2:], dict(os.environ), report=print, ours=ours)
+ending = run_to_end(sys.argv[2:], dict(os.environ), report=print, ours=ours, left_s=0.2)
 alarm.close()
 print(ending)
 """
@@ -277,7 +258,7 @@ def test_a_command_that_is_told_of_anomalies_is_none_of_the_programs_processes(t
     hook = tmp_path / "hook"
     # The first fails, and leaves a process; the second comes when the end of the first is known.
     again = tmp_path / "again"
-    first = f"{{ touch {again}; sleep 3 & exit 3; }}"
+    first = f"{{ touch {again}; sleep 1 & exit 3; }}"
     hook.write_text(f"cat > {tmp_path}/told; test -e {again} || {first}")
     twice = f"cat {tmp_path}/told > /dev/null; cat {tmp_path}/told > /dev/null"
     done = commands.run("-c", HOOKED, f"sh {hook}", "sh", "-c", twice)

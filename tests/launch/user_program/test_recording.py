@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_seconds
-from gputopo.launch.supervise.worker_process import OwnChildren
+from gputopo.launch.supervise import PROGRAM_PATIENCE, EventLog, HangLimits, OwnChildren, hang_limits
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
-from gputopo.launch.user_program import recording as module
-from gputopo.launch.user_program.error_output import ErrorOutput
-from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, failure_of
-from gputopo.launch.user_program.recording import (
+from gputopo.launch.user_program import (
+    ErrorOutput,
+    Joined,
+    ProgramEnd,
     ProgramRecord,
+    ProgramStop,
     StallWatch,
-    recording,
+    StepPipe,
+    failure_of,
+    recorded,
     write_stacks,
 )
-from gputopo.launch.user_program.steps import Joined, StepPipe
-from gputopo.probes import RunWatch, child
+from gputopo.probes import RunWatch
 from gputopo.report import program_lines
 from gputopo.runs import summarise
 from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
@@ -34,7 +34,7 @@ from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
 from tests.kit.faults import broken
-from tests.kit.nvml import FakeNvml, hang, installed
+from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import ProcessSpec, Scenario, changed
 
@@ -69,7 +69,7 @@ def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
 
 def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> None:
     stop = ProgramStop()
-    looks = watch(of_seconds(60), stop)
+    looks = watch(hang_limits(60), stop)
     looks.reported(done(pid, 1), 10.0)
     looks.sampled(Sample(time_s=1.0, gpus=(GpuSample(gpu=1, graphics_mhz=300, gpu_utilization_percent=100),)))
     assert looks.look(69.0) is None
@@ -83,7 +83,7 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
 
 
 def test_what_the_stderr_of_a_program_that_hangs_reports_is_named(pid: int) -> None:
-    looks = watch(of_seconds(60), None, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    looks = watch(hang_limits(60), None, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
     looks.reported(done(pid, 1), 10.0)
     found = looks.look(70.0)
     assert isinstance(found, RankFailed)
@@ -94,7 +94,7 @@ def test_what_the_stderr_of_a_program_that_hangs_reports_is_named(pid: int) -> N
 def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: int) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    looks = watch(of_seconds(60))
+    looks = watch(hang_limits(60))
     looks.reported(done(pid, 1), 10.0)
     looks.reported(done(gone.pid, 1), 10.0)
     looks.reported(StepsEnded(pid=pid), 20.0)
@@ -105,13 +105,13 @@ def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: in
 
 
 def test_a_program_that_reports_no_step_is_noticed_once_and_never_hangs() -> None:
-    looks = watch(of_seconds(60))
+    looks = watch(hang_limits(60))
     assert (looks.wait_s(10.0), looks.look(59.0)) == (50.0, None)
     said = looks.look(60.0)
     assert isinstance(said, Noticed)
     assert said.says.startswith("No step was reported; ")
     assert (looks.wait_s(61.0), looks.look(1e6), looks.unwatched()) == (None, None, None)
-    assert watch(of_seconds(60)).unwatched() is not None  # it ended before that
+    assert watch(hang_limits(60)).unwatched() is not None  # it ended before that
 
 
 def test_auto_is_50_steps_and_no_less_than_an_evaluation_may_take(pid: int) -> None:
@@ -206,15 +206,6 @@ def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
     assert (result.throughput, result.run_verdict) == (None, None)  # which nobody measured
 
 
-def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
-    fake = FakeNvml(FOUR)
-    fake.spoil("nvmlDeviceGetPowerUsage", hang, gpu=1, after_calls=2)
-    result, (notice,) = watched(fake, 0, 1)
-    assert notice.startswith("The GPUs are no longer sampled: nvmlDeviceGetPowerUsage of GPU 1 ")
-    assert (result.status, notice in result.says) == ("complete", True)
-
-
 @pytest.mark.parametrize(("gpus", "gpu", "named"), [((0, 1), 1, "GPU 1"), ((), None, "CPU device 1")])
 def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past(
     gpus: tuple[int, ...], gpu: int | None, named: str
@@ -267,7 +258,7 @@ def steps_recorded(sampler: Stuck | None, events: list[Event], steps: int) -> Re
     record = ProgramRecord(None, events.append, lambda line: None)
     record.begin(spec(0))
     with closing(StepPipe()) as pipe:
-        with recording(record, sampler, pipe, spec(0)) as state, pytest.MonkeyPatch.context() as patch:
+        with recorded(record, sampler, pipe, spec(0)) as state, pytest.MonkeyPatch.context() as patch:
             patch.setenv(STEPS_FILE, str(pipe.name))
             with Steps(examples=4) as loop:
                 for _ in range(steps):
@@ -285,8 +276,7 @@ def test_steps_are_all_there_at_the_end_also_beside_a_sampler_that_hangs(stuck: 
     assert not any("loss" in line for line in result.says)
 
 
-def test_a_record_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "END_S", 0.05)
+def test_a_record_that_cannot_be_ended_is_left_behind() -> None:
     hangs, entered = threading.Event(), threading.Event()
 
     def on_event(event: Event) -> None:  # a disk that hangs
@@ -301,7 +291,7 @@ def test_a_record_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.Monkey
             return (Noticed(time_s=0.0, says="noticed"),)
 
     record = ProgramRecord(None, on_event, lambda line: None)
-    with recording(record, Notices(), None, spec()) as state:
+    with recorded(record, Notices(), None, spec(), end_s=0.05) as state:
         entered.wait()
     assert state.stuck
     hangs.set()

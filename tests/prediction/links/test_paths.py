@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies import BIDIRECTIONAL_SHARE
-from gputopo.planner.reasons import unknown_facts
-from gputopo.prediction import Paths, Placement, paths_of
-from gputopo.prediction.links.flows import Flows, slowest_of
-from gputopo.prediction.links.paths import (
-    STAGED_MAX_GB_PER_S,
-    STAGED_SHARE,
-    HostLink,
-    PairPath,
+from gputopo.planner import Request, plan
+from gputopo.prediction import (
+    GradientBlock,
+    ModelCosts,
+    Paths,
+    Placement,
+    StepPredictor,
+    paths_of,
+    require_program,
 )
-from gputopo.prediction.step import limits
+from gputopo.prediction.links import Flows, HostLink, PairPath, slowest_of
 from gputopo.reference import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.ends import End
@@ -99,7 +100,7 @@ def test_no_facts_are_called_an_assumption_and_named() -> None:
     assert found.pair(0, 1).basis == "assumed"
     one = paths_of(machine(None, widths=(16, None)))
     assert (one.hosts[0].basis, one.pair(0, 1).basis) == ("link", "assumed")
-    assert [fact.partition(" (")[0] for fact in unknown_facts(nothing, found)] == [
+    assert not_known(nothing) == [
         "PCIe link, and no known model, of GPUs 0-1",
         "PCIe hops between GPUs 0-1",
         "copy rates of this machine",
@@ -113,9 +114,9 @@ def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None
     found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="CNS"))
     direct = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="OK"))
 
-    assert found.pair(0, 1).gb_per_s == STAGED_SHARE * min(found.hosts[0][:2]) < direct.pair(0, 1).gb_per_s
+    assert found.pair(0, 1).gb_per_s == 0.87 * min(found.hosts[0][:2]) < direct.pair(0, 1).gb_per_s
     newest = paths_of(machine("GeForce RTX 5090", widths=(None, None))).pair(0, 1)
-    assert newest[:2] == ("staged", STAGED_MAX_GB_PER_S)
+    assert newest[:2] == ("staged", 38.0)
     assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "memory", "uplink up", "uplink down"]
     assert [key[0] for key in _loaded(direct)] == ["up", "down", "pair"]
 
@@ -180,8 +181,10 @@ def test_staged_copies_share_the_memory_of_the_host() -> None:
     hosts = {gpu: HostLink(25.0, 25.0, "link") for gpu in range(8)}
     pairs = {pair: PairPath("staged", 20.0, "link") for pair in combinations(range(8), 2)}
     paths, spread = Paths(hosts, pairs, ()), Placement("parameter_server", "gpu:spread")
-    assert limits(paths, range(8), spread)[1][0] == ("memory",)
-    assert limits(paths, range(2), spread)[1][0] != ("memory",)
+    model = ModelCosts((GradientBlock(4_000_000, 1.0),), (1_000_000,))
+    predictor = StepPredictor(model, require_program("gputopo"), paths)
+    assert predictor.step(range(8), 0.1, spread).gradients_by == ("memory",)
+    assert predictor.step(range(2), 0.1, spread).gradients_by != ("memory",)
 
 
 def test_nvlinks_are_those_of_the_model_where_no_source_counts_them() -> None:
@@ -243,19 +246,25 @@ def _loaded(paths: Paths) -> list[tuple[str | int, ...]]:
     return list(flows.seconds)
 
 
+def not_known(box: Machine) -> list[str]:
+    """Return what a plan says that its prediction lacks, without how to get it."""
+    asked = Request(model="resnet50", single_gpu_images_per_sec=(100.0,))
+    reasons = plan(box, asked).choice.reasons
+    lacks = next((reason for reason in reasons if reason.startswith("not known: ")), "")
+    return [fact.partition(" (")[0] for fact in lacks.removeprefix("not known: ").split("; ") if fact]
+
+
 def test_facts_that_predictions_lack_are_named_until_they_are_measured() -> None:
-    measured = HostLink(12.0, 12.0, "measured")
-    pair = PairPath("direct", 10.0, "measured")
-    slot = HostLink(6.0, 6.0, "model")
-    gpus = tuple(Gpu(index=index) for index in range(2))
-    for hosts, pairs, lacks in (
-        ({0: measured, 1: measured}, {(0, 1): pair}, []),
-        (
-            {0: measured, 1: slot},
-            {(0, 1): pair},
-            ["PCIe link of the slot", "copy rates"],
-        ),
-        ({0: measured, 1: measured}, {(0, 1): PairPath("direct", 5.0, "model")}, ["PCIe hops", "copy rates"]),
-    ):
-        found = unknown_facts(Machine(source="live", gpus=gpus), Paths(hosts, pairs, ()))
-        assert [fact for fact, lack in zip(found, lacks, strict=True) if not fact.startswith(lack)] == []
+    first = (copy("h2d", "host", "gpu:0", 12.0), copy("d2h", "gpu:0", "host", 12.0))
+    second = (copy("h2d", "host", "gpu:1", 12.0), copy("d2h", "gpu:1", "host", 12.0))
+    pairs = tuple(
+        copy("p2p_direct", f"gpu:{a}", f"gpu:{b}", 10.0, path="direct") for a, b in permutations(range(2), 2)
+    )
+    assert not_known(machine(None, samples=(*first, *second, *pairs))) == []
+    assert not_known(machine(None, samples=(*first, *pairs))) == ["copy rates of this machine"]
+    assert not_known(machine(None, hop=None, samples=first)) == [
+        "PCIe hops between GPUs 0-1",
+        "copy rates of this machine",
+    ]
+    slot = machine("Tesla V100-PCIE-16GB", widths=(16, None), samples=(*first, *pairs))
+    assert not_known(slot) == ["PCIe link of the slot, of GPU 1", "copy rates of this machine"]

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from gputopo.probes.copy_jobs import Copy, CopyJob
-from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from gputopo.probes import Copy, CopyJob
 from gputopo.values.ends import End
 from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.build import why_not
@@ -41,10 +40,8 @@ def measure(
     ordinals: Mapping[int, int] | None = None,
     node_cpus: Mapping[int, tuple[int, ...]] | None = None,
     patience_s: float = 5.0,
-    pinned_bytes: int = PINNED_BYTES,
     interrupts: Sequence[int] = (),
-    apart_s: float | None = None,
-    spin_s: float | None = None,
+    apart_s: float = 0.0,
 ) -> Report:
     """Run jobs, each copy `size` bytes (latencies: 8)."""
     task = Task(
@@ -53,10 +50,8 @@ def measure(
         ordinals=ordinals or {},
         node_cpus=node_cpus or {},
         patience_s=patience_s,
-        pinned_bytes=pinned_bytes,
         interrupts=tuple(interrupts),
         apart_s=apart_s,
-        spin_s=spin_s,
     )
     return _report(run_program(spec, "-m", WORKER, given=msgspec.json.encode(task, enc_hook=as_text)))
 

@@ -7,31 +7,18 @@ from functools import partial
 
 import msgspec
 
-from gputopo.probes.copy_jobs import CopyJob, CopyWindow
-from gputopo.probes.cuda import blocking
-from gputopo.probes.cuda import engine as engine_module
-from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError
-from gputopo.probes.cuda.engine import Engine
-from gputopo.probes.cuda.gpus import SMALL_BYTES, EngineGpu
-from gputopo.probes.cuda.host_memory import PINNED_BYTES
-from gputopo.probes.cuda.pattern import BLOCK_BYTES
-from gputopo.probes.cuda.start import open_cuda
+from gputopo.probes import CopyJob, CopyWindow
+from gputopo.probes.cuda import BLOCK_BYTES, Cuda, CudaError, Engine, NoCudaError, open_cuda
 from gputopo.values.bandwidth import Failure
 from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.clock import double_now
-
-
-def _on_device(card: EngineGpu) -> int:
-    taken = card.source_bytes + card.destination_bytes
-    return taken + SMALL_BYTES if taken else 0
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be measured: jobs and the bytes of each copy, in order. `ordinals` empty: as CUDA counts.
 
     `interrupts`: jobs during whose copies Ctrl-C is pressed; after it, what there is is reported. `apart_s`:
-    how far apart the streams of a GPU begin in each window, which the double cannot show. `spin_s`: the time
-    after which a kernel that holds a stream ends by itself.
+    how far apart events are that happen at once in the double, such as the starts of streams.
     """
 
     jobs: tuple[CopyJob, ...] = ()
@@ -39,10 +26,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ordinals: Mapping[int, int] = {}
     node_cpus: Mapping[int, tuple[int, ...]] = {}
     patience_s: float = 5.0
-    pinned_bytes: int = PINNED_BYTES
     interrupts: tuple[int, ...] = ()
-    apart_s: float | None = None
-    spin_s: float | None = None
+    apart_s: float = 0.0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +42,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     unreturned: tuple[Failure, ...] = ()
     left: Mapping[int, int] = {}  # free bytes of each GPU after the engine gave everything back
-    device_bytes: Mapping[int, int] = {}
     pinned_bytes: int = 0
     free_bytes: Mapping[int, int] = {}
     kernels: Mapping[int, str | None] = {}
@@ -78,16 +62,14 @@ def main() -> None:
 
 def measured(task: Task) -> Report:
     """Do a task. Raises NoCudaError."""
-    if (apart_s := task.apart_s) is not None:
-        vars(engine_module)["starts_apart_s"] = lambda _: apart_s
-    if task.spin_s is not None:
-        vars(blocking)["SPIN_S"] = task.spin_s
     windows: list[CopyWindow] = []
     asked: list[int] = []
     ends: list[float] = []
     with open_cuda() as cuda:
+        if task.apart_s:
+            _begin_apart(cuda, task.apart_s)
         ordinals = task.ordinals or {device.ordinal: device.ordinal for device in cuda.devices}
-        with Engine(cuda, ordinals, task.node_cpus, task.patience_s, task.pinned_bytes) as engine:
+        with Engine(cuda, ordinals, task.node_cpus, task.patience_s) as engine:
             interrupted = False
             try:
                 for number, (job, size) in enumerate(zip(task.jobs, task.sizes, strict=True)):
@@ -107,13 +89,19 @@ def measured(task: Task) -> Report:
                 hung=engine.hung,
                 interrupted=interrupted,
                 unreturned=tuple(engine.unreturned),
-                device_bytes={gpu: _on_device(card) for gpu, card in engine.gpus.by_index.items()},
                 pinned_bytes=engine.gpus.host.pinned_bytes + BLOCK_BYTES * len(engine.gpus.by_index),
                 free_bytes={gpu: engine.free_bytes(gpu) for gpu in ordinals},
                 kernels={gpu: engine.supports(gpu, "kernel_read") for gpu in ordinals},
                 peers=tuple((a, b) for a in ordinals for b in ordinals if engine.peer_access(a, b)),
             )
         return msgspec.structs.replace(report, left=_left(cuda, ordinals))
+
+
+def _begin_apart(cuda: Cuda, seconds: float) -> None:
+    between = cuda.seconds_between
+    vars(cuda)["seconds_between"] = lambda first, second: (
+        between(first, second) or (0.0 if first is second else seconds)
+    )
 
 
 def _asked(task: Task, asked: list[int], number: int) -> None:

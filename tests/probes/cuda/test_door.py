@@ -1,5 +1,6 @@
 """Starting CUDA: what a machine has, and each reason why it does not start."""
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.cuda import start
+from gputopo.probes.cuda import CallLog, NoCudaError, open_cuda
 from tests.kit.cuda.session import environment
 from tests.probes.cuda.doubled import MIB, alone, box, h2d, measure, needs_gcc, read, run
 from tests.probes.cuda.engine_worker import Task
@@ -95,27 +96,47 @@ def test_launches_that_wait_for_their_end_do_not_wait_behind_a_hold(tmp_path: Pa
     assert copy.failure is None
 
 
-def test_what_cuda_reads_at_its_start_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    with start.cuda_settings():
-        assert (os.environ["CUDA_DEVICE_ORDER"], os.environ["CUDA_MODULE_LOADING"]) == ("PCI_BUS_ID", "EAGER")
-        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
-    assert "CUDA_DEVICE_ORDER" not in os.environ
-    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
-    assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
+SETTINGS = {
+    "CUDA_MODULE_LOADING": "EAGER",
+    "CUDA_LAUNCH_BLOCKING": "0",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+}
 
 
-@pytest.mark.parametrize("order", [None, "FASTEST_FIRST", "PCI_BUS_ID"])
-def test_devices_that_the_user_chose_are_counted_in_the_users_order(
-    monkeypatch: pytest.MonkeyPatch, order: str | None
+class Environment(CallLog):
+    """What is in the environment when CUDA starts."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str] = {}
+
+    def begin(self, function: str, ordinal: int | None) -> None:
+        self.seen = self.seen or {name: text for name, text in os.environ.items() if name.startswith("CUDA_")}
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ({}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        (
+            {"CUDA_MODULE_LOADING": "LAZY", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        ),
+        # The user chose devices: they are counted in the user's order.
+        *(
+            ({"CUDA_VISIBLE_DEVICES": "1", **order}, {"CUDA_VISIBLE_DEVICES": "1", **order})
+            for order in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        ),
+    ],
+)
+def test_what_cuda_reads_at_its_start_is_set_and_put_back(
+    given: dict[str, str], added: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    if order is not None:
-        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-    with start.cuda_settings():
-        assert os.environ.get("CUDA_DEVICE_ORDER") == order
-        assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"
+    for name in [name for name in os.environ if name.startswith("CUDA_")]:
+        monkeypatch.delenv(name)
+    for name, text in given.items():
+        monkeypatch.setenv(name, text)
+    log = Environment()
+    with contextlib.suppress(NoCudaError), open_cuda(log):
+        pass
+    assert log.seen == SETTINGS | added
+    assert {name: text for name, text in os.environ.items() if name.startswith("CUDA_")} == given

@@ -1,6 +1,6 @@
 """Who gets which part of a buffer."""
 
-from gputopo.probes.cuda.layout import parts
+from gputopo.probes.cuda import parts
 from tests.probes.cuda.doubled import d2h, direct, h2d, staged
 
 

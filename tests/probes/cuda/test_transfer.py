@@ -1,28 +1,14 @@
-"""The chain of pointers."""
+"""The chain of pointers, the chunks of a copy, and the rate from the ends of its chunks."""
 
 from itertools import accumulate, pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes.cuda.chunking import (
-    MAX_CHUNKS,
-    Chunk,
-    chunk_at_once,
-    chunk_staged,
-    chunks,
-    common_window,
-    fitting,
-    messages,
-    rate_alone,
-    rate_within,
-)
-from gputopo.probes.cuda.gpus import CHAIN_BYTES
-from gputopo.probes.cuda.pattern import BLOCK_BYTES
-from gputopo.probes.cuda.transfer import chain, starts_apart_s
+from gputopo.probes.cuda import BLOCK_BYTES, chain, chunks, fitting, rate_alone, rate_within
+
+CHAIN_BYTES = 2 * 2**20
 
 
 def test_a_chain_comes_by_every_line_once_before_it_begins_again() -> None:
@@ -54,7 +40,7 @@ def test_chunks_are_all_bytes_in_order_and_inside_the_buffers(
 ) -> None:
     cut = chunks(size, source_bytes, target_bytes, None if blocks is None else blocks * BLOCK_BYTES)
     total = sum(chunk.size for chunk in cut)
-    assert total == size or (total < size and len(cut) == MAX_CHUNKS)
+    assert total == size or (total < size and len(cut) == 256)
     for chunk in cut:
         assert chunk.size > 0
         assert 0 <= chunk.source <= source_bytes - chunk.size
@@ -75,14 +61,9 @@ def test_a_copy_that_fits_at_its_destination_comes_by_no_place_twice(size: int, 
 
 def test_a_copy_larger_than_the_buffers_goes_round_in_them() -> None:
     four, two = 4 * _MIB, 2 * _MIB
-    assert chunks(10 * _MIB, four, four) == (Chunk(0, 0, four), Chunk(0, 0, four), Chunk(0, 0, two))
-    assert chunks(8 * _MIB, two, four) == tuple(Chunk(0, n % 2 * two, two) for n in range(4))
-    assert chunks(3 * _MIB, four, four) == (Chunk(0, 0, 3 * _MIB),)
-
-
-def test_messages_lie_one_behind_the_other_as_long_as_there_is_space() -> None:
-    assert messages(16, 40, 3) == (Chunk(0, 0, 16), Chunk(16, 16, 16), Chunk(0, 0, 16))
-    assert messages(100, 40, 2) == (Chunk(0, 0, 40), Chunk(0, 0, 40))
+    assert chunks(10 * _MIB, four, four) == ((0, 0, four), (0, 0, four), (0, 0, two))
+    assert chunks(8 * _MIB, two, four) == tuple((0, n % 2 * two, two) for n in range(4))
+    assert chunks(3 * _MIB, four, four) == ((0, 0, 3 * _MIB),)
 
 
 def test_sizes_are_made_to_fit_by_the_same_part_and_not_below_what_shows_a_link() -> None:
@@ -98,13 +79,6 @@ def test_nothing_to_copy_or_nowhere_to_put_it_is_refused() -> None:
         chunks(0, _MIB, _MIB)
     with pytest.raises(ValueError, match="cannot copy"):
         chunks(1, _MIB, 0)
-
-
-@given(st.integers(8, 2**33), st.integers(1, 512).map(lambda n: n * BLOCK_BYTES))
-def test_chunks_of_several_paths_are_whole_blocks(size: int, capacity: int) -> None:
-    assert chunk_at_once(size) % BLOCK_BYTES == 0
-    assert chunk_staged(size, capacity) % BLOCK_BYTES == 0
-    assert 0 < chunk_staged(size, capacity) <= capacity
 
 
 _SIZES = st.lists(st.integers(1, 40).map(lambda n: n * _MIB), min_size=1, max_size=64)
@@ -142,14 +116,3 @@ def test_a_staged_copy_is_counted_between_its_first_arrival_and_its_last() -> No
     assert rate_alone([100] * 10, ends) == pytest.approx(1000 / 11)
     assert rate_alone([100] * 4, ends[:4], staged=True) == 80.0  # too few chunks: all the time counts
     assert rate_within([100] * 10, ends, 11.0, staged=True) == 100.0
-    assert common_window([ends, [1.0, 2.5]]) == 2.5, "paths are at once until the first is through"
-
-
-def test_only_streams_of_one_gpu_can_be_shown_to_begin_apart() -> None:
-    def begun(gpu: int, at_s: float | None) -> Any:
-        cuda = SimpleNamespace(seconds_between=lambda first, second: second - first)
-        return SimpleNamespace(start=at_s, acting=SimpleNamespace(ordinal=gpu, use=lambda: None, cuda=cuda))
-
-    windows = [begun(0, 1.0), begun(1, 7.0), begun(0, 0.75), begun(0, 1.5), begun(1, None)]
-    assert starts_apart_s(windows) == 0.75
-    assert starts_apart_s(windows[:2]) == 0.0

@@ -1,12 +1,11 @@
 import pynvml
 import pytest
 
-from gputopo.probes.nvml.words import ARCHITECTURES, BRANDS, MEMORY_LOCATIONS, SRAM_COUNTS, THRESHOLDS
 from gputopo.values.machine import Gpu
 from tests.kit.distinct import DISTINCT
+from tests.kit.machines import read_double
 from tests.kit.nvml import FakeNvml
 from tests.kit.scenarios import SCENARIOS, changed
-from tests.probes.nvml.test_gpu import read
 
 FIVE_PLACES = {
     place: (10 * place, 10 * place + 1, 10 * place + 2, 10 * place + 3) for place in (1, 2, 3, 4, 5)
@@ -14,7 +13,7 @@ FIVE_PLACES = {
 
 
 def first(**fields: object) -> Gpu:
-    return read(FakeNvml(changed(SCENARIOS["four"], gpus={0: fields}))).gpus[0]
+    return read_double(changed(SCENARIOS["four"], gpus={0: fields})).gpus[0]
 
 
 def test_an_old_card_counts_every_memory_of_the_chip() -> None:
@@ -42,7 +41,7 @@ def test_a_newer_card_counts_its_own_memories_together() -> None:
 
 
 def test_a_card_without_error_correction_has_one_reason_for_all_counts() -> None:
-    machine = read(FakeNvml(SCENARIOS["desktop"]))
+    machine = read_double(SCENARIOS["desktop"])
     assert machine.gpus[0].ecc.counts is None
     counts = {path: reason for path, reason in machine.missing.items() if "ecc.counts" in path}
     assert counts == {"gpus[0].ecc.counts": "NOT_SUPPORTED"}
@@ -50,7 +49,7 @@ def test_a_card_without_error_correction_has_one_reason_for_all_counts() -> None
 
 def test_a_place_that_counts_nothing_is_asked_for_once() -> None:
     fake = FakeNvml(changed(SCENARIOS["four"], gpus={0: {"ecc_at": {}, "sram_errors": None}}))
-    read(fake)
+    read_double(fake)
     asked = [call for call, gpu in fake.calls if gpu == 0 and "MemoryErrorCounter" in call]
     assert asked == ["nvmlDeviceGetMemoryErrorCounter[1,0,7]", "nvmlDeviceGetMemoryErrorCounter[1,0,2]"]
 
@@ -58,7 +57,7 @@ def test_a_place_that_counts_nothing_is_asked_for_once() -> None:
 def test_a_place_that_fails_once_keeps_its_other_counts() -> None:
     fake = FakeNvml(DISTINCT)
     fake.refuse("nvmlDeviceGetMemoryErrorCounter[1,0,2]", 999, gpu=0)
-    machine = read(fake)
+    machine = read_double(fake)
     counts = machine.gpus[0].ecc.counts
     assert counts is not None
     assert "volatile.dram_uncorrectable" not in counts
@@ -74,27 +73,56 @@ def test_the_instances_of_a_split_card_are_counted_over_gaps(split: tuple[int, .
 def test_instances_that_may_not_be_seen_are_missing_with_the_reason() -> None:
     fake = FakeNvml(changed(SCENARIOS["four"], gpus={0: {"mig": (1, 1)}}))
     fake.refuse("nvmlDeviceGetMigDeviceHandleByIndex", 4, gpu=0)
-    machine = read(fake)
+    machine = read_double(fake)
     assert (machine.gpus[0].mig.mode, machine.gpus[0].mig.instances) == (True, None)
     assert machine.missing["gpus[0].mig.instances"] == "NO_PERMISSION"
 
 
-def test_the_words_are_those_of_pynvmls_constants() -> None:
-    thresholds = {
-        "shutdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
-        "slowdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
-        "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
-        "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
-        "target": pynvml.NVML_TEMPERATURE_THRESHOLD_ACOUSTIC_CURR,
-    }
-    assert thresholds == THRESHOLDS
-    for name, code in MEMORY_LOCATIONS.items():
-        assert getattr(pynvml, f"NVML_MEMORY_LOCATION_{name.upper()}") == code
-    for code, words in ARCHITECTURES.items():
-        assert getattr(pynvml, f"NVML_DEVICE_ARCH_{words.split()[0].upper()}") == code
-    assert (BRANDS[pynvml.NVML_BRAND_GEFORCE], BRANDS[pynvml.NVML_BRAND_QUADRO_RTX]) == (
-        "GeForce",
-        "Quadro RTX",
-    )
-    fields = {field for field, _ in pynvml.c_nvmlEccSramErrorStatus_v1_t._fields_}
-    assert set(SRAM_COUNTS.values()) == fields - {"version"}
+@pytest.mark.parametrize(
+    ("constant", "fact"),
+    [
+        ("SHUTDOWN", "shutdown"),
+        ("SLOWDOWN", "slowdown"),
+        ("MEM_MAX", "memory_max_operating"),
+        ("GPU_MAX", "max_operating"),
+        ("ACOUSTIC_CURR", "target"),
+    ],
+)
+def test_each_threshold_is_asked_by_pynvmls_number(constant: str, fact: str) -> None:
+    fake = FakeNvml(SCENARIOS["four"])
+    number = getattr(pynvml, f"NVML_TEMPERATURE_THRESHOLD_{constant}")
+    fake.refuse(f"nvmlDeviceGetTemperatureThreshold[{number}]", 999, gpu=0)
+    assert [path for path, reason in read_double(fake).missing.items() if reason == "UNKNOWN"] == [
+        f"gpus[0].temperature_c.{fact}"
+    ]
+
+
+CHIPS = ["KEPLER", "MAXWELL", "PASCAL", "VOLTA", "TURING", "AMPERE", "ADA", "HOPPER", "BLACKWELL", "RUBIN"]
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_the_names_of_architectures_are_those_of_pynvmls_constants(name: str) -> None:
+    shown = first(architecture=getattr(pynvml, f"NVML_DEVICE_ARCH_{name}")).architecture
+    assert (shown or "").split()[0].upper() == name
+
+
+def test_the_names_of_brands_are_those_of_pynvmls_constants() -> None:
+    assert first(brand=pynvml.NVML_BRAND_GEFORCE).brand == "GeForce"
+    assert first(brand=pynvml.NVML_BRAND_QUADRO_RTX).brand == "Quadro RTX"
+
+
+PLACES = ["l1_cache", "l2_cache", "device_memory", "register_file", "texture_memory", "texture_shm", "cbu"]
+
+
+def test_each_place_that_counts_errors_is_asked_by_pynvmls_number() -> None:
+    numbers = {name: getattr(pynvml, f"NVML_MEMORY_LOCATION_{name.upper()}") for name in PLACES}
+    counts = first(sram_errors=None, ecc_at={number: (number,) * 4 for number in numbers.values()}).ecc.counts
+    assert {name.rpartition(".")[2]: count for name, count in (counts or {}).items()} == numbers
+
+
+def test_every_field_of_pynvmls_struct_of_errors_is_read() -> None:
+    fields = [name for name, _ in pynvml.c_nvmlEccSramErrorStatus_v1_t._fields_ if name != "version"]
+    numbers = {name: 100 + place for place, name in enumerate(fields)}
+    counts = first(sram_errors=numbers | {"bThresholdExceeded": 1}).ecc.counts or {}
+    read = [count for name, count in counts.items() if ".sram_" in name]
+    assert sorted(read) == sorted((numbers | {"bThresholdExceeded": 1}).values())

@@ -3,13 +3,12 @@ from functools import cache
 
 import pytest
 
-from gputopo.probes.nvml.words import SRAM_COUNTS
 from gputopo.values.machine import GpuProcess, Machine, NvLink
 from tests.kit.distinct import DISTINCT
 from tests.kit.faults import selected
-from tests.kit.machines import leaves, read_here
-from tests.kit.nvml import FakeNvml, installed
-from tests.kit.scenarios import SCENARIOS, Scenario, changed
+from tests.kit.machines import leaves, read_double
+from tests.kit.nvml import FakeNvml
+from tests.kit.scenarios import SCENARIOS, changed
 
 UNKNOWN_ERROR = 999
 FOUR = changed(DISTINCT, gpus={0: {"violations": {0: 11, 1: 12}}})
@@ -18,74 +17,34 @@ FOUR = changed(DISTINCT, gpus={0: {"violations": {0: 11, 1: 12}}})
 COSTS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetName": ("name", "cuda_index", "lost"),
     "nvmlDeviceGetFieldValues[91,0]": (),
-    "nvmlDeviceGetMemoryAffinity": ("numa_node",),
     "nvmlDeviceGetCpuAffinity[16]": (),
-    "nvmlDeviceGetClockInfo[0]": ("clocks_mhz.graphics.now",),
     "nvmlDeviceGetMaxClockInfo[0]": ("clocks_mhz.graphics.max", "cuda_index"),
     "nvmlDeviceGetApplicationsClock[0]": (),
-    "nvmlDeviceGetMaxCustomerBoostClock[0]": ("clocks_mhz.graphics.boost",),
-    "nvmlDeviceGetPerformanceState": ("pstate",),
     "nvmlDeviceGetCurrentClocksEventReasons": (),
-    "nvmlDeviceGetPowerUsage": ("power_w.draw",),
-    "nvmlDeviceGetEnforcedPowerLimit": ("power_w.enforced_limit",),
     "nvmlDeviceGetPowerManagementLimitConstraints": ("power_w.min", "power_w.max"),
     "nvmlDeviceGetTemperatureV": (),
     "nvmlDeviceGetFieldValues[82,0]": ("temperature_c.memory",),
-    "nvmlDeviceGetFieldValues[230,0]": ("recovery_action",),
     "nvmlDeviceGetGpuFabricInfoV[3]": (),
     "nvmlDeviceGetFieldValues[164,0]": ("nvlinks[0].gb_per_s",),
-    "nvmlDeviceGetBAR1MemoryInfo": ("bar1_mib.total", "bar1_mib.used", "bar1_mib.free"),
-    "nvmlDeviceGetSramEccErrorStatus": tuple(f"ecc.counts.{name}" for name in SRAM_COUNTS),
-    **{
-        f"nvmlDeviceGetMemoryErrorCounter[{kind},{since},2]": (f"ecc.counts.{when}.dram_{word}",)
-        for kind, word in ((0, "correctable"), (1, "uncorrectable"))
-        for since, when in ((0, "volatile"), (1, "aggregate"))
-    },
-    "nvmlDeviceGetTemperatureThreshold[2]": ("temperature_c.memory_max_operating",),
-    "nvmlDeviceGetMarginTemperature": ("temperature_c.margin",),
-    "nvmlDeviceGetCurrPcieLinkGeneration": ("pcie.gen_now",),
+    "nvmlDeviceGetSramEccErrorStatus": ("ecc.counts.volatile.sram_", "ecc.counts.aggregate"),
+    "nvmlDeviceGetMemoryErrorCounter[0,1,2]": ("ecc.counts.aggregate.dram_correctable",),
     "nvmlDeviceGetPcieReplayCounter": ("pcie.replay_counter",),
     "nvmlDeviceGetMemoryInfo_v2": (),
-    "nvmlDeviceGetUtilizationRates": ("utilization_percent.gpu", "utilization_percent.memory"),
-    "nvmlDeviceGetEccMode": ("ecc.mode", "ecc.mode_pending"),
-    "nvmlDeviceGetTotalEccErrors[0,0]": ("ecc.corrected_volatile",),
     "nvmlDeviceGetTotalEccErrors[1,1]": ("ecc.uncorrected_aggregate",),
-    "nvmlDeviceGetRemappedRows": tuple(
-        f"remapped_rows.{name}" for name in ("correctable", "uncorrectable", "pending", "failure")
-    ),
-    "nvmlDeviceGetRetiredPages[0]": ("retired_pages.single_bit",),
-    "nvmlDeviceGetRetiredPagesPendingStatus": ("retired_pages.pending",),
     "nvmlDeviceGetMigMode": ("mig.mode", "mig.mode_pending", "mig.instances"),
     "nvmlDeviceGetComputeRunningProcesses_v3": (),
     "nvmlDeviceGetNvLinkState[0]": ("nvlinks[0]",),
     # Without the generation all counters are asked for, so there may be more of them.
     "nvmlDeviceGetNvLinkVersion[0]": ("nvlinks[0].version", "nvlinks[0].errors.effective_errors"),
     "nvmlDeviceGetNvLinkRemotePciInfo_v2[0]": ("nvlinks[0].remote_pci_address",),
-    "nvmlDeviceGetNvLinkRemoteDeviceType[0]": ("nvlinks[0].remote_kind",),
-    **{
-        f"nvmlDeviceGetNvLinkErrorCounter[{link},{code}]": (f"nvlinks[{link}].errors.{name}",)
-        for link in (0,)
-        for code, name in enumerate(("replay", "recovery", "crc_flit", "crc_data"))
-    },
-    **{
-        f"nvmlDeviceGetViolationStatus[{code}]": (f"violation_ns.{name}",)
-        for code, name in ((0, "power"), (1, "thermal"))
-    },
+    "nvmlDeviceGetNvLinkErrorCounter[0,3]": ("nvlinks[0].errors.crc_data",),
+    "nvmlDeviceGetViolationStatus[1]": ("violation_ns.thermal",),
 }
-
-
-def read(fake: FakeNvml) -> Machine:
-    with installed(fake):
-        return read_here()
-
-
-def read_one(scenario: Scenario = FOUR) -> Machine:
-    return read(FakeNvml(scenario))
 
 
 @cache
 def read_whole() -> Machine:
-    return read_one()
+    return read_double(FOUR)
 
 
 @pytest.mark.parametrize("call", COSTS)
@@ -93,7 +52,7 @@ def test_a_refused_call_costs_only_its_own_fact(call: str) -> None:
     before = read_whole()
     fake = FakeNvml(FOUR)
     fake.refuse(call, UNKNOWN_ERROR, gpu=0)
-    after = read(fake)
+    after = read_double(fake)
     old, new = leaves(before), leaves(after)
     changed_facts = {
         path for path in {*old, *new} if old.get(path) != new.get(path) and not path.startswith("missing")
@@ -109,7 +68,7 @@ def test_a_refused_call_costs_only_its_own_fact(call: str) -> None:
 
 
 def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
-    gpu = read_one(DISTINCT).gpus[0]
+    gpu = read_double(DISTINCT).gpus[0]
     assert (gpu.index, gpu.name, gpu.pci_address) == (0, "NVIDIA Test-100", "0000:44:00.0")
     assert gpu.uuid == "GPU-00000004-0000-4000-8000-000000000000"
     assert (gpu.vbios_version, gpu.gsp_firmware_version) == ("92.00.19.00.01", "550.163.01")
@@ -161,14 +120,14 @@ def test_a_gpu_that_answers_everything_is_read_in_full() -> None:
 
 
 def test_processes_of_all_kinds_are_listed_by_program_without_arguments_or_folders() -> None:
-    assert read_one().gpus[1].processes == (
+    assert read_whole().gpus[1].processes == (
         GpuProcess(pid=4001, kind="compute", name="python", memory_mib=1024),
         GpuProcess(pid=77, kind="mps", name="python", memory_mib=None),
     )
 
 
 def test_nvlinks_are_read_up_to_the_last_with_what_is_at_the_other_end() -> None:
-    gpu = read_one().gpus[0]
+    gpu = read_whole().gpus[0]
     assert gpu.nvlinks == tuple(
         NvLink(
             link=link,
@@ -184,28 +143,28 @@ def test_nvlinks_are_read_up_to_the_last_with_what_is_at_the_other_end() -> None
 
 
 def test_nvlinks_that_are_down_are_reported_as_such() -> None:
-    gpu = read_one(SCENARIOS["dual_socket_4_4"]).gpus[0]
+    gpu = read_double(SCENARIOS["dual_socket_4_4"]).gpus[0]
     assert gpu.nvlinks == (NvLink(link=0, active=False), NvLink(link=1, active=False))
 
 
 def test_a_driver_too_old_for_nvlink_leaves_their_number_open() -> None:
     fake = FakeNvml(FOUR)
     fake.without("nvmlDeviceGetNvLinkState")
-    machine = read(fake)
+    machine = read_double(fake)
     assert machine.gpus[0].nvlinks is None
     assert machine.missing["gpus[0].nvlinks"] == "FUNCTION_NOT_FOUND"
     assert machine.missing["links[0-1].nvlinks"] == "FUNCTION_NOT_FOUND"
 
 
 def test_violation_times_that_are_all_refused_are_one_missing_fact() -> None:
-    machine = read_one(SCENARIOS["desktop"])
+    machine = read_double(SCENARIOS["desktop"])
     assert machine.gpus[0].violation_ns is None
     assert [path for path in machine.missing if "violation" in path] == ["gpus[0].violation_ns"]
 
 
 def test_times_of_hardware_slowdown_are_kept_where_the_other_times_are_refused() -> None:
     desktop = selected("desktop+was_slowed_down@0+driver_580_82")
-    machine = read_one(desktop)
+    machine = read_double(desktop)
     hours = {"hw_thermal_slowdown": 3600 * 10**9, "hw_power_brake_slowdown": 7200 * 10**9}
     assert machine.gpus[0].violation_ns == hours
     assert machine.missing["gpus[0].violation_ns.thermal"] == "NOT_SUPPORTED"
@@ -216,7 +175,7 @@ def test_numbers_of_power_smoothing_are_never_read_as_times() -> None:
     reported = {one: f"13.{one}" for one in versions} | {"570.211.01": "12.570", "580.82.09": "?"}
     for driver, nvml in reported.items():
         scenario = changed(SCENARIOS["four"], driver_version=driver, nvml_version=nvml)
-        times = read_one(scenario).gpus[0].violation_ns
+        times = read_double(scenario).gpus[0].violation_ns
         assert times is not None
         assert {times.get(name, 0) for name in ("hw_thermal_slowdown", "hw_power_brake_slowdown")} == {0}
 
@@ -225,7 +184,7 @@ def test_a_split_card_reports_it_and_its_refused_load_costs_nothing_else() -> No
     split = changed(
         SCENARIOS["four"], gpus={0: {"mig": (1, 1), "refuses": {"nvmlDeviceGetUtilizationRates": 3}}}
     )
-    machine = read_one(split)
+    machine = read_double(split)
     assert (machine.gpus[0].mig.mode, machine.gpus[0].utilization_percent.gpu) == (True, None)
     assert machine.missing["gpus[0].utilization_percent.gpu"] == "NOT_SUPPORTED"
     assert machine.missing["gpus[0].cuda_index"] == "CUDA_ORDER_NOT_CERTAIN"
@@ -235,7 +194,7 @@ def test_a_split_card_reports_it_and_its_refused_load_costs_nothing_else() -> No
 def test_a_gpu_lost_halfway_keeps_what_it_reported_before() -> None:
     fake = FakeNvml(FOUR)
     fake.lose(1, after_calls=6)
-    machine = read(fake)
+    machine = read_double(fake)
     lost = machine.gpus[1]
     assert lost.lost
     assert lost.name == "NVIDIA Test-100"
@@ -248,7 +207,7 @@ def test_a_gpu_lost_halfway_keeps_what_it_reported_before() -> None:
 def test_a_gpu_without_a_handle_keeps_its_place_and_every_fact_has_the_reason(code: int) -> None:
     fake = FakeNvml(FOUR)
     fake.refuse("nvmlDeviceGetHandleByIndex_v2", code, gpu=0)
-    machine = read(fake)
+    machine = read_double(fake)
     assert machine.gpus[0].lost
     assert machine.gpus[0].name is None
     reason = {4: "NO_PERMISSION", 8: "INSUFFICIENT_POWER", 11: "IRQ_ISSUE", 999: "UNKNOWN"}[code]
@@ -258,7 +217,7 @@ def test_a_gpu_without_a_handle_keeps_its_place_and_every_fact_has_the_reason(co
 
 
 def test_replay_rollovers_are_read_where_the_driver_counts_them() -> None:
-    machine = read_one(changed(FOUR, gpus={0: {"fields": {95: 3}}}))
+    machine = read_double(changed(FOUR, gpus={0: {"fields": {95: 3}}}))
     assert machine.gpus[0].pcie.replay_rollovers == 3
     assert machine.gpus[1].pcie.replay_rollovers is None
     assert machine.missing["gpus[1].pcie.replay_rollovers"] == "NOT_SUPPORTED"

@@ -1,24 +1,15 @@
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes.nvml.gpu_watch import (
-    ASKED,
-    AT_ONCE,
-    EACH,
-    SECOND,
-    TEN_SECONDS,
-    TWO_SECONDS,
-    GpuWatch,
-    GpuWatchChild,
-    Total,
-    WatchQuestion,
-)
+from gputopo.probes.nvml import AT_ONCE, GpuWatch, GpuWatchChild
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.kit.distinct import DISTINCT
 from tests.kit.faults import broken
@@ -27,6 +18,8 @@ from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import CONSUMER, DEPRECATED, ProcessSpec, Scenario, changed
 
 PERIOD_S = 0.25
+# In how many samples each is asked once: each, every second, every 2 s, every 10 s.
+EACH, SECOND, TWO_SECONDS, TEN_SECONDS = 1, 4, 8, 40
 
 
 class Watched:
@@ -51,21 +44,14 @@ class Watched:
 
 @pytest.fixture
 def watching() -> Iterator[Callable[..., Watched]]:
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
-        def start(
-            scenario: Scenario | FakeNvml,
-            *gpus: int,
-            run_pid: int | None = None,
-            asked: Sequence[WatchQuestion] = ASKED,
-        ) -> Watched:
+        def start(scenario: Scenario | FakeNvml, *gpus: int, **options: Any) -> Watched:
             fake = scenario if isinstance(scenario, FakeNvml) else FakeNvml(scenario)
             stack.enter_context(installed(fake))
             found: list[Watched] = []
             fake.now = lambda: found[0].at_s if found else 0.0
-            watch = stack.enter_context(GpuWatch(gpus or (0,), clock=fake.now, run_pid=run_pid, asked=asked))
+            watch = stack.enter_context(GpuWatch(gpus or (0,), clock=fake.now, **options))
             found.append(Watched(fake, watch))
             return found[0]
 
@@ -193,10 +179,15 @@ def test_bytes_of_nvlink_5_are_counted_by_link_and_a_silent_link_is_left_out(wat
     assert (second.nvlink_in_mb_per_s, second.nvlink_out_mb_per_s) == (4.0, 8.0)
 
 
-def test_without_counters_of_64_bits_throughput_is_that_of_20_ms(watching: Start) -> None:
-    of_card = {"fields": {198: 7, 197: 9}, "pcie_kb_per_s": (250_000, 1_500_000)}
+@pytest.mark.parametrize(
+    ("received", "mb_per_s"), [((1 << 32) - 1, (1500.0, 250.0)), (1 << 32, (None, None))]
+)
+def test_counters_that_fit_in_32_bits_are_not_used_and_throughput_is_that_of_20_ms(
+    received: int, mb_per_s: tuple[float | None, ...], watching: Start
+) -> None:
+    of_card = {"fields": {198: received, 197: 9}, "pcie_kb_per_s": (250_000, 1_500_000)}
     (sample,) = watching(changed(SCENARIOS["four"], {0: of_card})).sample()
-    assert (sample.pcie_in_mb_per_s, sample.pcie_out_mb_per_s) == (1500.0, 250.0)
+    assert (sample.pcie_in_mb_per_s, sample.pcie_out_mb_per_s) == mb_per_s
 
 
 def test_errors_of_all_nvlinks_are_added_up_from_the_begin(watching: Start) -> None:
@@ -218,33 +209,41 @@ def test_errors_of_all_nvlinks_are_added_up_from_the_begin(watching: Start) -> N
         (("own", 1), (2, 1)),
         (("own", 999_999_999), (2, 1)),  # it is not to be seen, but ours is: so numbers are of this namespace
         ((999_999_999,), (1, None)),
+        (("parent",), (1, 1)),
     ],
 )
 def test_processes_of_others_are_told_from_those_of_the_run(
     watching: Start, pids: tuple[int | str, ...], counted: tuple[int, int | None]
 ) -> None:
-    numbers = [os.getpid() if pid == "own" else int(pid) for pid in pids]
+    known: dict[int | str, int] = {"own": os.getpid(), "parent": os.getppid()}
+    numbers = [known.get(pid, 0) or int(pid) for pid in pids]
     on_card = tuple(ProcessSpec(number, "compute", None) for number in numbers)
     scenario = changed(SCENARIOS["four"], {0: {"processes": on_card}})
     (sample,) = watching(scenario, run_pid=os.getpid()).sample()
     assert (sample.processes, sample.other_processes) == counted
 
 
+def totals(values: list[int]) -> list[int | None]:
+    """Return the replays since the begin after each value of NVML's counter."""
+    fake = FakeNvml(SCENARIOS["four"])
+    found = []
+    with installed(fake), GpuWatch([0], asked=AT_ONCE) as watch:
+        for value in values:
+            fake.scenario = changed(fake.scenario, {0: {"replays": value}})
+            found.append(watch.observe().gpus[0].pcie_replays)
+    return found
+
+
 @given(st.lists(st.integers(0, 1000)), st.integers(0, (1 << 32) - 1))
 def test_a_counter_of_32_bits_that_wraps_counts_on(steps: list[int], first: int) -> None:
-    counter, value = Total(), first
-    counter.add(value)
-    for step in steps:
-        value = (value + step) % (1 << 32)
-        counter.add(value)
+    values = [total % (1 << 32) for total in accumulate(steps, initial=first)]
     # One that wraps from its lower half would have counted 2^31 in a step.
-    assert counter.total == sum(steps)
+    assert totals(values)[-1] == sum(steps)
 
 
-@pytest.mark.parametrize("last", [510, (1 << 31) - 1, 1 << 32])
+@pytest.mark.parametrize("last", [510, (1 << 31) - 1])
 def test_a_counter_that_goes_back_but_from_its_upper_half_has_begun_anew(last: int) -> None:
-    counter = Total()
-    assert [counter.add(value) for value in (last - 10, last, 3, 4)] == [0, 10, 13, 14]
+    assert totals([last - 10, last, 3, 4]) == [0, 10, 13, 14]
 
 
 def test_the_child_samples_as_the_watch_does_and_knows_the_run_it_belongs_to() -> None:

@@ -1,76 +1,17 @@
 import ctypes
-from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from gputopo.probes import NotReadError
-from gputopo.probes.nvml.door import Handle, Nvml, signed
-from gputopo.probes.nvml.questions import nvlink_fields, pcie_bytes
-from gputopo.probes.nvml.words import FABRIC_HEALTH, FABRIC_STATES, FABRIC_SUMMARIES
-from gputopo.values.machine import NvLink
+from gputopo.values.machine import Fabric, NvLink
+from tests.kit.machines import read_double
 from tests.kit.nvml import FakeNvml
+from tests.kit.nvml_fill import pointed_at
 from tests.kit.scenarios import SCENARIOS, NvLinkSpec, changed
-from tests.probes.nvml.test_gpu import read
 
 COUNTER = "nvmlDeviceGetNvLinkErrorCounter"
 NEW_COUNTS = {206: 1, 207: 2, 208: 3, 209: 4, 210: 5, 211: 6, 212: 7, 214: 8, 219: 9}
-
-
-GPU = Handle(0)
-
-
-class Fields(Nvml):
-    """NVML of which only field values are asked: these, and `wanted` has what was."""
-
-    def __init__(self, *answers: int) -> None:
-        self._answers = answers
-
-    def fields(self, gpu: Handle, wanted: Sequence[tuple[int, int]]) -> list[int | NotReadError]:
-        self.wanted = tuple(wanted)
-        return list(self._answers) or [0] * len(wanted)
-
-
-def test_bytes_over_pcie_are_known_once_either_count_is_past_32_bits() -> None:
-    assert pcie_bytes(Fields(1 << 32, 7), GPU) == (1 << 32, 7)
-    with pytest.raises(NotReadError):
-        pcie_bytes(Fields((1 << 32) - 1, 7), GPU)
-
-
-class Events(Nvml):
-    """NVML whose answers, or failures, are these."""
-
-    def __init__(self, *answers: Any) -> None:
-        self._answers = iter(answers)
-
-    def ask(self, function: str, *arguments: Any) -> Any:
-        answer = next(self._answers)
-        if isinstance(answer, NotReadError):
-            raise answer
-        return answer
-
-
-@pytest.mark.parametrize("reason", ["TIMEOUT", "GPU_IS_LOST"])
-def test_errors_before_a_gpu_is_lost_are_returned_first(reason: str) -> None:
-    event = SimpleNamespace(eventType=8, device=5, eventData=79)
-    assert Events(event, NotReadError(reason)).xids(None) == ((5, 79),)
-    with pytest.raises(NotReadError, match="LOST"):
-        Events(NotReadError("GPU_IS_LOST")).xids(None)
-
-
-def test_margins_of_32_bits_have_a_sign() -> None:
-    numbers = (5, (1 << 31) - 1, 1 << 31, (1 << 32) - 5, 1 << 32)
-    assert [signed(number) for number in numbers] == [5, (1 << 31) - 1, -(1 << 31), -5, 1 << 32]
-
-
-def test_each_of_twelve_links_has_a_field_of_its_speed() -> None:
-    asked = set()
-    for link in range(14):
-        nvlink_fields(nvml := Fields(), GPU, link, 1)
-        asked |= {field for field, _ in nvml.wanted}
-    assert asked == {164, 90, *range(84, 90), *range(132, 138)}
 
 
 def nvlink(spec: NvLinkSpec, *refused: str) -> tuple[NvLink, dict[str, str]]:
@@ -78,7 +19,7 @@ def nvlink(spec: NvLinkSpec, *refused: str) -> tuple[NvLink, dict[str, str]]:
     fake = FakeNvml(changed(SCENARIOS["four"], gpus={0: {"nvlinks": (spec, spec)}}))
     for call in refused:
         fake.refuse(call, gpu=0)
-    machine = read(fake)
+    machine = read_double(fake)
     links = machine.gpus[0].nvlinks
     assert links is not None
     prefix = "gpus[0].nvlinks[0]."
@@ -94,6 +35,12 @@ def test_the_speed_of_a_link_is_reported_by_the_field_of_its_time(version: int, 
     link, missing = nvlink(NvLinkSpec(1, version, mb_per_s=speed))
     assert link.gb_per_s == speed / 1000
     assert "gb_per_s" not in missing
+
+
+def test_each_of_twelve_links_has_a_field_of_its_speed() -> None:
+    ports = tuple(NvLinkSpec(1, 1, mb_per_s=1000 * (1 + link)) for link in range(14))
+    links = read_double(changed(SCENARIOS["four"], gpus={0: {"nvlinks": ports}})).gpus[0].nvlinks or ()
+    assert [link.gb_per_s for link in links] == [float(1 + link) for link in range(12)] + [None, None]
 
 
 def test_a_speed_that_is_refused_or_zero_is_missing() -> None:
@@ -135,51 +82,74 @@ def box(fabric: dict[str, int] | None) -> FakeNvml:
     return FakeNvml(changed(SCENARIOS["four"], gpus={0: {"fabric": fabric}}))
 
 
-def test_the_words_are_those_of_pynvmls_constants() -> None:
-    for code, word in FABRIC_STATES.items():
-        assert getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{word.upper().replace(' ', '_')}") == code
-    for code, word in FABRIC_SUMMARIES.items():
-        assert getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_SUMMARY_{word.upper().replace(' ', '_')}") == code
-    constants = {
-        "bandwidth": "DEGRADED_BW",
-        "route_recovery_in_progress": "ROUTE_RECOVERY",
-        "route_unhealthy": "ROUTE_UNHEALTHY",
-        "access_timeout_recovery": "ACCESS_TIMEOUT_RECOVERY",
-        "incorrect_configuration": "INCORRECT_CONFIGURATION",
-        "partition_assigned": "PARTITION_ASSIGNED",
+def fabric_of(fabric: dict[str, int]) -> Fabric:
+    return read_double(box(fabric)).gpus[0].fabric
+
+
+# The condition of a fabric that each constant of pynvml (NVML_GPU_FABRIC_HEALTH_MASK_...) is about.
+CONDITIONS = {
+    "DEGRADED_BW": ("bandwidth", {"FALSE": "full", "TRUE": "degraded"}),
+    "ROUTE_RECOVERY": ("route_recovery_in_progress", {}),
+    "ROUTE_UNHEALTHY": ("route_unhealthy", {}),
+    "ACCESS_TIMEOUT_RECOVERY": ("access_timeout_recovery", {}),
+    "INCORRECT_CONFIGURATION": ("incorrect_configuration", {}),
+    "PARTITION_ASSIGNED": ("partition_assigned", {}),
+}
+MASK = "NVML_GPU_FABRIC_HEALTH_MASK_"
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_the_words_of_a_fabrics_health_are_those_of_pynvmls_constants(condition: str) -> None:
+    name, words = CONDITIONS[condition]
+    shift = getattr(pynvml, f"{MASK}SHIFT_{condition}")
+    prefix = f"{MASK}{condition}_"
+    states = {
+        state.removeprefix(prefix): code for state, code in vars(pynvml).items() if state.startswith(prefix)
     }
-    assert constants.keys() == FABRIC_HEALTH.keys()
-    for name, (shift, width, words) in FABRIC_HEALTH.items():
-        assert getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_{constants[name]}") == shift
-        assert getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_{constants[name]}") == width
-        for code, word in words.items():
-            meant = {"full": "FALSE", "degraded": "TRUE"}.get(word, word.upper().replace(" ", "_"))
-            assert getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_MASK_{constants[name]}_{meant}") == code
+    states.pop("NOT_SUPPORTED")
+    assert states
+    for state, code in states.items():
+        health = fabric_of({**JOINED, "healthMask": code << shift, "healthSummary": 0}).health
+        assert health == {name: words.get(state, state.lower().replace("_", " "))}
+
+
+@pytest.mark.parametrize(("constant", "fact"), [("STATE", "state"), ("HEALTH_SUMMARY", "summary")])
+def test_the_words_of_a_fabrics_state_are_those_of_pynvmls_constants(constant: str, fact: str) -> None:
+    prefix = f"NVML_GPU_FABRIC_{constant}_"
+    codes = {
+        name.removeprefix(prefix): code for name, code in vars(pynvml).items() if name.startswith(prefix)
+    }
+    codes.pop("NOT_SUPPORTED")
+    assert codes
+    for word, code in codes.items():
+        fabric = fabric_of({**JOINED, "state" if fact == "state" else "healthSummary": code})
+        shown = fabric.state if fact == "state" else (fabric.health or {})["summary"]
+        assert shown == word.lower().replace("_", " ")
 
 
 def test_a_gpu_that_has_joined_reports_it_and_how_it_is() -> None:
-    fabric = read(box(JOINED)).gpus[0].fabric
+    fabric = read_double(box(JOINED)).gpus[0].fabric
     assert (fabric.state, fabric.status) == ("completed", "success")
     assert fabric.health == {"summary": "healthy", "bandwidth": "full"}
 
 
-def test_a_driver_before_550_has_a_struct_of_28_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_before_550_has_a_struct_of_28_bytes() -> None:
     fake, sizes = box(JOINED), []
     fake.without("nvmlDeviceGetGpuFabricInfoV")
     reported = fake.nvmlDeviceGetGpuFabricInfo
 
     def measured(handle: Any, info: Any) -> int:
-        sizes.append(ctypes.sizeof(info._obj))
+        sizes.append(ctypes.sizeof(pointed_at(info)))
         return reported(handle, info)
 
-    monkeypatch.setitem(fake._symbols, "nvmlDeviceGetGpuFabricInfo", measured)
-    fabric = read(fake).gpus[0].fabric
+    fake.replace("nvmlDeviceGetGpuFabricInfo", measured)
+    fabric = read_double(fake).gpus[0].fabric
     assert (fabric.state, fabric.status, fabric.clique_id, set(sizes)) == ("completed", "success", 0, {28})
 
 
 @pytest.mark.parametrize(("code", "state"), [(1, "not started"), (2, "in progress")])
 def test_a_gpu_that_has_not_joined_has_no_status_yet(code: int, state: str) -> None:
-    machine = read(box({"state": code}))
+    machine = read_double(box({"state": code}))
     fabric = machine.gpus[0].fabric
     assert (fabric.state, fabric.status, fabric.health) == (state, None, None)
     assert machine.missing["gpus[0].fabric.status"] == "NOT_COMPLETED"
@@ -187,14 +157,14 @@ def test_a_gpu_that_has_not_joined_has_no_status_yet(code: int, state: str) -> N
 
 @pytest.mark.parametrize("fabric", [None, {"state": 0}])
 def test_a_gpu_without_nvswitches_has_the_reason(fabric: dict[str, int] | None) -> None:
-    machine = read(box(fabric))
+    machine = read_double(box(fabric))
     assert machine.gpus[0].fabric.state is None
     for name in ("state", "status", "health"):
         assert machine.missing[f"gpus[0].fabric.{name}"] == "NOT_SUPPORTED"
 
 
 def test_a_state_and_a_condition_to_come_are_reported_by_number() -> None:
-    machine = read(box({"state": 9, "healthMask": 0xF00}))
+    machine = read_double(box({"state": 9, "healthMask": 0xF00}))
     assert machine.missing["gpus[0].fabric.state"] == "UNKNOWN_9"
     assert machine.gpus[0].fabric.health == {"incorrect_configuration": "code 15"}
 
@@ -202,14 +172,14 @@ def test_a_state_and_a_condition_to_come_are_reported_by_number() -> None:
 def test_an_older_driver_is_asked_for_the_struct_that_it_has() -> None:
     fake = box(JOINED)
     fake.refuse("nvmlDeviceGetGpuFabricInfoV[3]", VERSION_MISMATCH)
-    assert read(fake).gpus[0].fabric.health == {"bandwidth": "full"}
+    assert read_double(fake).gpus[0].fabric.health == {"bandwidth": "full"}
     oldest = box(JOINED)
     oldest.without("nvmlDeviceGetGpuFabricInfoV")
-    fabric = read(oldest).gpus[0].fabric
+    fabric = read_double(oldest).gpus[0].fabric
     assert (fabric.state, fabric.status, fabric.health) == ("completed", "success", None)
 
 
 def test_a_driver_from_before_fabrics_states_that_it_is_unknown() -> None:
     fake = box(JOINED)
     fake.without("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")
-    assert read(fake).missing["gpus[0].fabric.state"] == "FUNCTION_NOT_FOUND"
+    assert read_double(fake).missing["gpus[0].fabric.state"] == "FUNCTION_NOT_FOUND"

@@ -1,13 +1,12 @@
+import mmap
 import threading
-import time
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from gputopo.probes import NotReadError, child
-from gputopo.probes.nvml.gpu_watch import CLOCKS, GpuWatch, GpuWatchChild
-from gputopo.probes.nvml.monitor import Monitor
+from gputopo.probes import NotReadError
+from gputopo.probes.nvml import CLOCKS, GpuWatch, GpuWatchChild, Monitor
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.kit.distinct import DISTINCT
 from tests.kit.driver_time import DriverTime
@@ -124,22 +123,27 @@ def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it() -> None:
         assert monitor.observe().gpus == ()
 
 
-def test_a_cold_driver_may_take_as_long_to_be_watched_as_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_driver_may_take_as_long_to_be_watched_as_to_be_read() -> None:
     fake, time_of_driver = FakeNvml(selected("dgx1+cold_init+cold_gpus")), DriverTime()
     fake.sleep = time_of_driver.sleep
-    monkeypatch.setattr(child, "look", time_of_driver.look)
-    with installed(fake), GpuWatchChild(range(8)) as watcher:
+    with installed(fake), GpuWatchChild(range(8), poll=time_of_driver.look) as watcher:
         assert [sample.power_w for sample in watcher.observe().gpus] == [31.7] * 8
 
 
 def test_a_child_can_be_closed_while_another_thread_waits_for_its_sample() -> None:
-    fake = FakeNvml(FOUR)
-    fake.spoil("nvmlDeviceGetPowerUsage", hang)
+    fake, begun = FakeNvml(FOUR), mmap.mmap(-1, 1)
+
+    def begin_and_hang() -> None:
+        begun[0] = 1
+        hang()
+
+    fake.spoil("nvmlDeviceGetPowerUsage", begin_and_hang)
     with installed(fake):
         monitor = GpuWatchChild([0])
         thread = threading.Thread(target=monitor.observe)
         thread.start()
-        time.sleep(0.05)
+        while not begun[0]:
+            pass
         monitor.close()
         thread.join(5)
     assert not thread.is_alive()
@@ -190,6 +194,19 @@ def test_a_storm_of_errors_does_not_hold_up_a_sample() -> None:
         seen = [len(watcher.observe().xids) for _ in range(5)]
     assert sum(seen) == 200
     assert max(seen) < 100
+
+
+def test_errors_before_a_gpu_is_lost_are_returned_first() -> None:
+    fake = FakeNvml(DISTINCT)
+    with installed(fake), GpuWatch([0], asked=CLOCKS) as watcher:
+        fake.raise_xid(0, 79)
+        fake.spoil(
+            "nvmlEventSetWait_v2", lambda: fake.refuse("nvmlEventSetWait_v2", GPU_IS_LOST), after_calls=1
+        )
+        assert watcher.observe().xids == (Xid(code=79, gpu=0),)
+        assert watcher.xid_reason is None
+        assert watcher.observe().xids == ()
+        assert watcher.xid_reason == "GPU_IS_LOST"
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.copies import fair_rates
-from gputopo.probes import SessionProgress, SessionRequest
-from gputopo.probes.copy_jobs import Copy, CopyJob, CopyTime, CopyWindow, failure_of
-from gputopo.probes.session.budget import peers_of
-from gputopo.probes.session.host_memory import HostMemoryRates
-from gputopo.probes.session.measuring import Doors, Measuring, bandwidth_of, check
-from gputopo.probes.session.session import News, Results
+from gputopo.probes import (
+    Copy,
+    CopyJob,
+    CopyTime,
+    CopyWindow,
+    SessionProgress,
+    SessionRequest,
+    failure_of,
+)
+from gputopo.probes.session import Doors, HostMemoryRates, Measuring, Results, bandwidth_of, check
 from gputopo.values.bandwidth import Bandwidth, Failure
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from gputopo.values.run.events import GpuSample
@@ -97,7 +101,8 @@ class EngineDouble:
         return gpu in self.lost and len(self.asked) > self.lost[gpu]
 
     def _beside_s(self, job: CopyJob, sizes: Sequence[int]) -> float:
-        new = peers_of(job) - self.peers_open
+        pairs = {frozenset(copy.gpus) for copy in job.copies if copy.kind == "p2p_direct"}
+        new = pairs - self.peers_open
         self.peers_open |= new
         on_host = sum(
             size for size, copy in zip(sizes, job.copies, strict=True) if copy.kind in ("h2d", "d2h")
@@ -215,12 +220,15 @@ def measure(
     progress: Callable[[SessionProgress], None] | None = None,
     *,
     doors: Doors,
+    on_job: Callable[[CopyJob], None] = lambda job: None,
 ) -> Bandwidth:
-    """Measure as `measure_watched` does, in this process."""
+    """Measure as `measure_watched` does, in this process. `on_job` is called with each job that starts."""
 
-    def on_news(news: News) -> None:
+    def on_news(news: object) -> None:
         if progress is not None and isinstance(news, SessionProgress):
             progress(news)
+        if isinstance(news, CopyJob):
+            on_job(news)
 
     check(machine, request)
     begun = doors.now()

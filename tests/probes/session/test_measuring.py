@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from gputopo.probes import NoGpuMeasuredError, SessionProgress, SessionRequest
-from gputopo.probes.cuda.door import NoCudaError
-from gputopo.probes.session.host_memory import HostMemoryRates, farthest_node
-from gputopo.probes.session.selection import far_nodes, near_nodes
+from gputopo.probes.cuda import NoCudaError
+from gputopo.probes.session import HostMemoryRates
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import ExitCode, UsageError
-from gputopo.values.machine import Gpu, Host, Machine, NumaNode
+from gputopo.values.machine import Host, Machine, NumaNode
 from tests.probes.session.double import ASLEEP, AWAKE, LOST, EngineDouble, doors, machine, measure
 
 HOST = HostMemoryRates(
@@ -319,8 +319,14 @@ def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> 
         assert hung in found.failures
 
 
-def numa_machine(*, nodes: int, gpu_nodes: tuple[int | None, ...]) -> Machine:
-    numa = tuple(
+def host_nodes(
+    *, nodes: int, gpu_nodes: tuple[int | None, ...], numa: int | None = None
+) -> dict[int, list[int]]:
+    """Return the nodes whose memory is copied to each GPU in a full session, the near one first.
+
+    The distance between nodes grows with the difference of their numbers, and node 3 has no CPUs.
+    """
+    numa_nodes = tuple(
         NumaNode(
             index=node,
             cpus="" if node == 3 else f"{node}",
@@ -329,19 +335,31 @@ def numa_machine(*, nodes: int, gpu_nodes: tuple[int | None, ...]) -> Machine:
         )
         for node in range(nodes)
     )
-    gpus = tuple(Gpu(index=index, numa_node=node) for index, node in enumerate(gpu_nodes))
-    return Machine(source="live", host=Host(numa_nodes=numa), gpus=gpus)
+    gpus = tuple(
+        replace_fields(gpu, numa_node=node)
+        for gpu, node in zip(machine(len(gpu_nodes)).gpus, gpu_nodes, strict=True)
+    )
+    box = Machine(source="live", host=Host(numa_nodes=numa_nodes), gpus=gpus)
+    request = SessionRequest(level="full", numa=numa, loops=1, sizes=(1 << 20,))
+    found = measure(box, request, doors=doors(EngineDouble(gpus=len(gpus))))
+    ways = [one for one in found.samples if one.kind == "h2d" and one.pinned and one.method == "copy_engine"]
+    return {
+        gpu: [
+            one.numa_node
+            for one in ways
+            if (one.destination, one.group) == (f"gpu:{gpu}", None) and one.numa_node is not None
+        ]
+        for gpu in range(len(gpus))
+    }
 
 
 def test_the_memory_node_is_that_of_the_gpu_or_the_only_one_or_the_one_asked_for() -> None:
-    assert near_nodes(numa_machine(nodes=2, gpu_nodes=(1, 0, None)), (0, 1, 2), None) == {0: 1, 1: 0}
-    assert near_nodes(numa_machine(nodes=1, gpu_nodes=(-1, None)), (0, 1), None) == {0: 0, 1: 0}
-    assert near_nodes(numa_machine(nodes=2, gpu_nodes=(1, 0)), (0, 1), 0) == {0: 0, 1: 0}
+    found = host_nodes(nodes=2, gpu_nodes=(1, 0, None))
+    assert [nodes[:1] for nodes in found.values()] == [[1], [0], []]
+    assert host_nodes(nodes=1, gpu_nodes=(-1, None)) == {0: [0], 1: [0]}
+    assert host_nodes(nodes=2, gpu_nodes=(1, 0), numa=0) == {0: [0], 1: [0]}
 
 
 def test_the_far_node_is_the_farthest_that_has_cpus() -> None:
-    machine = numa_machine(nodes=4, gpu_nodes=(0, 2))
-    assert far_nodes(machine, {0: 0, 1: 2}) == {0: 2, 1: 0}
-    assert far_nodes(numa_machine(nodes=1, gpu_nodes=(0,)), {0: 0}) == {}
-    equally_far = Host(numa_nodes=(NumaNode(index=0, distances=(10, 20, 20)),))
-    assert farthest_node(equally_far, 0, (0, 1, 2)) == 1, "the lowest of several"
+    assert host_nodes(nodes=4, gpu_nodes=(0, 2)) == {0: [0, 2], 1: [2, 0]}
+    assert host_nodes(nodes=3, gpu_nodes=(1,)) == {0: [1, 0]}, "the lowest of several"

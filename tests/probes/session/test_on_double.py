@@ -29,7 +29,6 @@ WITHIN = 0.03  # what gputopo promises on the double
 ALL = "h2d,d2h,bidirectional,p2p_direct,p2p_staged,d2d_local,latency"
 # Cards are small, since the double keeps what is copied in memory; time is virtual.
 SMALL_CARDS = f"memory={96 * 2**20}"
-SMALL_BYTES = 2**21  # as large as a copy must be here, where no rate within a GPU's memory is asked for
 
 
 def spec(name: str, *words: str) -> CudaSpec:
@@ -45,33 +44,25 @@ def machine(name: str) -> Machine:
 
 @cache
 def session(
-    name: str,
-    kinds: str,
-    gpus: tuple[int, ...] | None,
-    *words: str,
-    size: int | None = LARGE_BYTES,
-    follow_up: bool = True,
+    name: str, kinds: str, gpus: tuple[int, ...] | None, *words: str, size: int = LARGE_BYTES
 ) -> Outcome:
     task = Task(
         scenario=name,
         machine=machine(name),
         kinds=tuple(kinds.split(",")),
         gpus=gpus,
-        large_bytes=size,
-        follow_up=follow_up,
-        ramp_up_s=0.25 if any(word.startswith("wakeup") for word in words) else 0.02,
+        size=size,
+        by_the_clock=any(word.startswith("wakeup") for word in words),
     )
     worker = "-m", "tests.probes.session.worker"
-    cards = (SMALL_CARDS,) if size is not None else ()
-    done = run_program(spec(name, *cards, *words), *worker, given=msgspec.json.encode(task, enc_hook=as_text))
+    on = spec(name, SMALL_CARDS, *words)
+    done = run_program(on, *worker, given=msgspec.json.encode(task, enc_hook=as_text))
     assert done.returncode == 0, done.stderr
     return msgspec.json.decode(done.stdout, type=Outcome, dec_hook=from_text)
 
 
-def measured(
-    name: str, kinds: str = ALL, gpus: tuple[int, ...] | None = None, *words: str, size: int = SMALL_BYTES
-) -> Bandwidth:
-    return session(name, kinds, gpus, *words, size=size).bandwidth
+def measured(name: str, kinds: str = ALL, gpus: tuple[int, ...] | None = None, *words: str) -> Bandwidth:
+    return session(name, kinds, gpus, *words).bandwidth
 
 
 def the(found: Bandwidth, **facts: Any) -> Sample:
@@ -85,7 +76,7 @@ def the(found: Bandwidth, **facts: Any) -> Sample:
 
 @pytest.mark.parametrize("gpu", [1, 2])
 def test_what_was_set_is_measured_for_each_kind_with_the_host(gpu: int) -> None:
-    found, box, place = measured("chipset", ALL, (1, 2), size=LARGE_BYTES), spec("chipset"), f"gpu:{gpu}"
+    found, box, place = measured("chipset", ALL, (1, 2)), spec("chipset"), f"gpu:{gpu}"
     ways: list[tuple[PathKind, dict[str, Any]]] = [
         ("h2d", {"destination": place, "pinned": True}),
         ("d2h", {"source": place, "pinned": True}),
@@ -103,7 +94,7 @@ def test_what_was_set_is_measured_for_each_kind_with_the_host(gpu: int) -> None:
 
 @pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
 def test_what_was_set_is_measured_for_each_kind_between_gpus(a: int, b: int) -> None:
-    found, box = measured("chipset", ALL, (1, 2), size=LARGE_BYTES), spec("chipset")
+    found, box = measured("chipset", ALL, (1, 2)), spec("chipset")
     ends = {"source": f"gpu:{a}", "destination": f"gpu:{b}"}
     methods: dict[str, PathKind] = {"copy_engine": "p2p", "kernel_read": "read", "kernel_write": "write"}
     for method, kind in methods.items():
@@ -118,19 +109,8 @@ def test_what_was_set_is_measured_for_each_kind_between_gpus(a: int, b: int) -> 
     )
 
 
-def test_the_sizes_of_a_session_outlast_the_start_of_a_copy_and_the_cache() -> None:
-    words = ("start=10", f"cache={50 * 2**20}", "rate@local:0=1300", "rate@engine:0-1=390", "rate@h2d:0=55")
-    found = session("chipset", "h2d,p2p_direct,d2d_local", (0, 1), *words, size=None).bandwidth
-    local = the(found, kind="d2d_local", source="gpu:0").median_gb_per_s
-    assert local == pytest.approx(2600, rel=WITHIN)
-    direct = the(found, kind="p2p_direct", source="gpu:0", method="copy_engine")
-    assert direct.median_gb_per_s == pytest.approx(390, rel=0.015)
-    up = the(found, kind="h2d", destination="gpu:0", pinned=True)
-    assert up.median_gb_per_s == pytest.approx(55, rel=0.015)
-
-
 def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
-    found = measured("chipset", ALL, (1, 2), size=LARGE_BYTES)
+    found = measured("chipset", ALL, (1, 2))
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
     for sample in found.samples:
         assert {one.gpu for one in sample.conditions} == set(sample.gpus)
@@ -139,12 +119,12 @@ def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
 
 
 def test_shared_uplinks_are_found_and_agree_with_the_tree() -> None:
-    found = measured("chipset", "h2d,d2h")
+    found = measured("chipset", "h2d,d2h", (1, 2, 3))
     assert [(group.gpus, group.agrees) for group in found.uplink_groups] == [((2, 3), True)]
 
 
 def test_cards_in_ramp_up_get_the_numbers_of_full_clocks() -> None:
-    found, box = measured("chipset", "h2d,d2d_local", (0, 1), "wakeup=40", size=LARGE_BYTES), spec("chipset")
+    found, box = measured("chipset", "h2d,d2d_local", (0, 1), "wakeup=40"), spec("chipset")
     for gpu in (0, 1):
         up = the(found, kind="h2d", destination=f"gpu:{gpu}", pinned=True).median_gb_per_s
         assert up == pytest.approx(box.rate("h2d", gpu) / 1e9, rel=WITHIN)
@@ -155,6 +135,6 @@ def test_cards_in_ramp_up_get_the_numbers_of_full_clocks() -> None:
 
 
 def test_eight_gpus_need_less_host_memory_than_promised() -> None:
-    outcome = session("8two", "h2d,d2h", None, follow_up=False)
+    outcome = session("8two", "h2d,d2h", None, size=2 << 20)
     on_cards = 8 * 96 * 2**20  # the double's device memory is the process's
     assert outcome.peak_bytes - on_cards < 1.5 * 2**30

@@ -12,7 +12,6 @@ pytestmark = [
     pytest.mark.sessions,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
-MIB = 2**20
 
 
 def _host(found: Bandwidth, gpu: int, near: int) -> Sample:
@@ -27,8 +26,8 @@ def _host(found: Bandwidth, gpu: int, near: int) -> Sample:
 
 
 def test_memory_on_another_node_than_the_gpus_own_is_found_and_named() -> None:
-    words = (f"memory={96 * MIB}", "far=0.4", "memoryon=0")
-    found = session("8two", "h2d", (0, 4), *words, size=None, follow_up=False).bandwidth
+    words = ("far=0.4", "memoryon=0")
+    found = session("8two", "h2d", (0, 4), *words).bandwidth
     near, far = _host(found, 0, 0), _host(found, 4, 1)
     assert (near.numa_node, near.numa_wanted) == (0, None)
     assert (far.numa_node, far.numa_wanted) == (0, 1)
@@ -40,8 +39,8 @@ def test_memory_on_another_node_than_the_gpus_own_is_found_and_named() -> None:
 
 
 def test_cpus_of_another_node_do_not_place_the_memory_there() -> None:
-    words = (f"memory={96 * MIB}", "far=0.4", "cpuset=0")
-    found = session("8two", "h2d", (4,), *words, size=None, follow_up=False).bandwidth
+    words = ("far=0.4", "cpuset=0")
+    found = session("8two", "h2d", (4,), *words).bandwidth
     far = _host(found, 4, 1)
     assert (far.numa_node, far.numa_wanted) == (1, None)
     assert far.median_gb_per_s == pytest.approx(spec("8two", *words).rate("h2d", 4, 1) / 1e9, rel=0.03)

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from gputopo.probes.copy_jobs import Copy, CopyJob
-from gputopo.probes.session.budget import Effort, Speeds
-from gputopo.probes.session.conditions import Meter
-from gputopo.probes.session.measured_job import MAX_RAMP_UP_S, measure_job
+from gputopo.probes import Copy, CopyJob
+from gputopo.probes.session import Effort, Meter, Speeds, measure_job
 from gputopo.values.bandwidth import Sample
 from gputopo.values.ends import End
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
 
+MAX_RAMP_UP_S = 1.5
 JOB = CopyJob(
     kind="h2d", copies=(Copy(kind="h2d", source=End("host"), destination=End("gpu:0"), pinned=True),)
 )
@@ -23,13 +22,14 @@ JOB = CopyJob(
 class IdleCard:
     """A card with low clocks for so many readings, a quarter as fast then, and measured again."""
 
+    slower: dict[str, Any]
     readings: int = 0
     engine: EngineDouble | None = None
     meter: Meter | None = None
 
     def facts(self) -> dict[str, Any]:
         self.readings -= 1
-        return AWAKE if self.readings < 0 else ASLEEP
+        return AWAKE if self.readings < 0 else AWAKE | self.slower
 
     def measured(self) -> tuple[Sample, ...]:
         if self.engine is None:
@@ -42,10 +42,10 @@ class IdleCard:
         return samples
 
 
-@pytest.fixture
-def idle() -> IdleCard:
-    """A card that was measured at full clocks, ten seconds ago."""
-    card = IdleCard()
+@pytest.fixture(params=[ASLEEP, {"memory_mhz": 405}, {"pcie_gen": 1}, {"pstate": "P8"}], ids=repr)
+def idle(request: pytest.FixtureRequest) -> IdleCard:
+    """A card that was measured at full clocks, ten seconds ago. It becomes slower in one of these ways."""
+    card = IdleCard(request.param)
     card.measured()
     assert card.engine is not None
     card.engine.clock.now_s += 10.0

@@ -7,10 +7,15 @@ import msgspec
 import pytest
 
 from gputopo.findings import find_bandwidth
-from gputopo.probes import DriverStop, NotReadError, SessionRequest, SoakReadings
-from gputopo.probes.copy_jobs import Copy, CopyJob, CopyWindow, Setting
-from gputopo.probes.session.jobs import soak_jobs
-from gputopo.probes.session.soak import interval_of
+from gputopo.probes import (
+    Copy,
+    CopyJob,
+    CopyWindow,
+    DriverStop,
+    NotReadError,
+    SessionRequest,
+    SoakReadings,
+)
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Driver, Gpu, Machine, NvLink, Pcie, PciNode
@@ -45,9 +50,18 @@ def run(engine: EngineDouble, request: SessionRequest = TEN_MINUTES) -> Bandwidt
     return measure(machine(engine.gpus), request, doors=doors(engine))
 
 
+def jobs_of_a_round(
+    count: int, gpus: tuple[int, ...], peers: frozenset[tuple[int, int]] = frozenset()
+) -> list[CopyJob]:
+    jobs: list[CopyJob] = []
+    engine = EngineDouble(gpus=count, peers=peers)
+    request = SessionRequest(gpus=gpus, soak_s=2.0)
+    measure(machine(count), request, doors=doors(engine), on_job=jobs.append)
+    return list(dict.fromkeys(jobs))
+
+
 def test_each_job_of_a_round_puts_all_gpus_under_load() -> None:
-    setting = Setting(gpus=(0, 2, 5), peers=frozenset({(0, 2), (2, 0)}))
-    host, one, two, inside = soak_jobs(setting)
+    host, one, two, inside = jobs_of_a_round(6, (0, 2, 5), frozenset({(0, 2), (2, 0)}))
     assert {(copy.kind, copy.source, copy.destination) for copy in host.copies} == {
         *(("h2d", "host", f"gpu:{gpu}") for gpu in (0, 2, 5)),
         *(("d2h", f"gpu:{gpu}", "host") for gpu in (0, 2, 5)),
@@ -58,7 +72,7 @@ def test_each_job_of_a_round_puts_all_gpus_under_load() -> None:
     assert kinds[0, 2] == "p2p_direct"
     assert kinds[2, 5] == "p2p_staged"
     assert [copy.source for copy in inside.copies] == ["gpu:0", "gpu:2", "gpu:5"]
-    assert len(soak_jobs(Setting(gpus=(1,)))) == 2
+    assert len(jobs_of_a_round(2, (1,))) == 2
 
 
 def test_it_lasts_as_long_as_it_is_asked_to_and_has_a_series() -> None:
@@ -78,7 +92,9 @@ def test_it_lasts_as_long_as_it_is_asked_to_and_has_a_series() -> None:
 
 @pytest.mark.parametrize(("soak_s", "interval_s"), [(3600.0, 60.0), (60.0, 5.0), (2.0, 2.0)])
 def test_intervals_are_a_share_of_the_time(soak_s: float, interval_s: float) -> None:
-    assert interval_of(soak_s) == interval_s
+    soak = run(EngineDouble(gpus=1, each_s=interval_s / 20), SessionRequest(soak_s=soak_s)).soak
+    assert soak is not None
+    assert soak.intervals[0].end_s == pytest.approx(interval_s, rel=0.2)
 
 
 def test_data_that_differ_end_it_with_what_there_is() -> None:

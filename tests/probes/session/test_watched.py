@@ -1,27 +1,37 @@
+import math
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from gputopo.probes import NoGpuMeasuredError, SessionProgress, SessionRequest, measure_watched
-from gputopo.probes.child import CallLimits, CallSlot, Channel
-from gputopo.probes.copy_jobs import CopyJob, CopyWindow, describe
-from gputopo.probes.session.measuring import Doors
+from gputopo.probes import (
+    CallLimits,
+    CallSlot,
+    Channel,
+    CopyJob,
+    CopyWindow,
+    NoGpuMeasuredError,
+    SessionProgress,
+    SessionRequest,
+    describe,
+    measure_watched,
+)
+from gputopo.probes.session import Doors
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import UsageError
+from tests.kit.driver_time import DriverTime
 from tests.probes.session.double import EngineDouble, doors, machine
 
+TIME = DriverTime()
 # Of what returns: never reached, however busy the machine is.
 PATIENT = CallLimits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
-LIMITS = PATIENT._replace(call_s=1.0, nvml_s=1.0)  # a call of the double takes microseconds
 End = Callable[[], None]
 
 
 def hang() -> None:
-    time.sleep(60)
+    TIME.sleep(math.inf)
 
 
 def crash() -> None:
@@ -49,13 +59,13 @@ class Faulty(EngineDouble):
         return super().measure(job, sizes, while_running)
 
 
-def run(engine: Faulty, gpus: int = 3, *, limits: CallLimits = LIMITS) -> Bandwidth:
+def run(engine: Faulty, gpus: int = 3, *, limits: CallLimits = PATIENT) -> Bandwidth:
     def opened(feed: Channel) -> Doors:
         engine.slot = feed.cuda
         return doors(engine)
 
     engine.gpus = gpus
-    return measure_watched(machine(gpus), SessionRequest(), doors=opened, limits=limits)
+    return measure_watched(machine(gpus), SessionRequest(), doors=opened, limits=limits, poll=TIME.look)
 
 
 def kinds(found: Bandwidth) -> set[tuple[str, str, str]]:
@@ -76,7 +86,7 @@ def test_a_session_in_a_child_gives_what_one_in_this_process_gives() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason", "how"),
     [
-        (hang, "TIMED_OUT", "did not return within 1 s"),
+        (hang, "TIMED_OUT", "did not return within 60 s"),
         (crash, "CRASHED", "ended the process with SIGSEGV"),
     ],
 )
@@ -150,11 +160,11 @@ def test_a_process_that_is_killed_leaves_what_was_measured() -> None:
 def test_a_start_that_hangs_leaves_no_gpu() -> None:
     def opened(feed: Channel) -> Doors:
         feed.cuda.begin("cuInit")
-        time.sleep(60)
+        hang()
         raise AssertionError
 
     with pytest.raises(NoGpuMeasuredError, match="cuInit did not return within") as refused:
-        measure_watched(machine(2), SessionRequest(), doors=opened, limits=PATIENT._replace(start_s=0.3))
+        measure_watched(machine(2), SessionRequest(), doors=opened, limits=PATIENT, poll=TIME.look)
     assert not refused.value.bandwidth.complete
     assert refused.value.bandwidth.not_measured[0].what == "all copies of the GPUs"
     assert "(sudo nvidia-smi -r -i 0,1)" in refused.value.hint
@@ -165,7 +175,7 @@ def test_a_fault_of_ours_is_raised_here() -> None:
         raise ZeroDivisionError("ours")
 
     with pytest.raises(RuntimeError, match="ZeroDivisionError: ours"):
-        measure_watched(machine(2), SessionRequest(), doors=broken, limits=LIMITS)
+        measure_watched(machine(2), SessionRequest(), doors=broken, limits=PATIENT)
 
 
 def test_bad_usage_is_found_before_anything_is_started() -> None:
@@ -183,7 +193,7 @@ def test_ctrl_c_gives_what_was_measured_until_then_also_of_a_child_that_does_not
                 if end_s < 1:
                     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
                 os.kill(os.getppid(), signal.SIGINT)
-                hang()
+                signal.pause()
             return super().measure(job, sizes, while_running)
 
     found = run(Interrupted(job="none"), limits=PATIENT._replace(end_s=end_s))
@@ -216,7 +226,7 @@ def test_a_soak_ends_with_the_call_that_does_not_return() -> None:
         machine(3),
         SessionRequest(soak_s=600.0),
         doors=opened,
-        limits=LIMITS,
+        limits=PATIENT,
         on_pause=lambda: pauses.append(1),
     )
     assert not found.complete

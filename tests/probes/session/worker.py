@@ -1,21 +1,22 @@
 """A process that runs a whole session on the doubles of NVML and CUDA; JSON in and out.
 
-With CUDA's double in the environment. Few repeats are made, and of the jobs those of some kinds.
+With CUDA's double in the environment. Of each copy few windows are made, and of the copies those of some
+kinds: the others fail.
 """
 
 import resource
 import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
 
 import msgspec
 
-from gputopo.probes import SessionRequest
-from gputopo.probes.copy_jobs import CopyJob, Setting
-from gputopo.probes.cuda import transfer
-from gputopo.probes.session import budget, jobs, ramp_up
-from gputopo.probes.session import session as bandwidth_session
-from gputopo.probes.session.host_memory import HostMemoryRates
-from gputopo.probes.session.measuring import Doors
-from gputopo.values import bandwidth
+from gputopo.probes import CopyJob, CopyTime, CopyWindow, SessionRequest, failure_of
+from gputopo.probes.cuda import Cuda, Engine
+from gputopo.probes.session import Doors, HostMemoryRates
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 from gputopo.values.schema import as_text, from_text
@@ -23,22 +24,23 @@ from tests.kit.cuda.layouts import named
 from tests.kit.nvml import FakeNvml, installed
 from tests.probes.session.double import measure
 
+NOT_ASKED = "NOT_ASKED"
+
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure. `machine`: the scenario as it was read.
 
-    `large_bytes`: of the smallest copy that counts as large, since the double really copies; None: the sizes
-    are those of a session. `follow_up`: also measure what shows which GPUs share an uplink.
-    `ramp_up_s`: how long clocks are given to ramp up.
+    `size`: of each copy, since the double really copies.
+    `by_the_clock`: the time is this machine's; otherwise a second passes while the first questions for it are
+    asked, enough for clocks to ramp up, and little after that.
     """
 
     scenario: str
     machine: Machine
     kinds: tuple[str, ...]
     gpus: tuple[int, ...] | None = None
-    large_bytes: int | None = bandwidth.LARGE_BYTES
-    follow_up: bool = True
-    ramp_up_s: float = 0.02
+    size: int
+    by_the_clock: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,26 +50,48 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
 
 
+class Chosen:
+    """An engine that makes copies of some kinds only."""
+
+    def __init__(self, engine: Engine, kinds: Sequence[str]) -> None:
+        self._engine, self._kinds = engine, kinds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def measure(
+        self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> CopyWindow:
+        if job.kind in self._kinds:
+            return self._engine.measure(job, sizes, while_running)
+        failures = [failure_of(job, copy, NOT_ASKED, "it was not asked for") for copy in job.copies]
+        return CopyWindow(copies=tuple(CopyTime(failure=failure) for failure in failures))
+
+
 def main() -> None:
     """Run the session that standard input describes."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task, dec_hook=from_text)
 
-    def chosen(setting: Setting) -> tuple[CopyJob, ...]:
-        return tuple(job for job in jobs.jobs(setting) if job.kind in task.kinds)
+    @contextmanager
+    def open_engine(
+        cuda: Cuda, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
+    ) -> Iterator[Any]:
+        with Engine(cuda, ordinals, node_cpus, pinned_bytes=pinned_bytes) as engine:
+            yield Chosen(engine, task.kinds)
 
-    bandwidth_session.jobs = chosen  # type: ignore[attr-defined]
-    if not task.follow_up:
-        bandwidth_session.next_jobs = lambda *_: ()  # type: ignore[attr-defined]
-    budget.QUICK_EFFORTS = (budget.Effort(0.0, 3),)
-    if task.large_bytes is not None:
-        for module in (bandwidth, transfer):
-            module.LARGE_BYTES = task.large_bytes  # type: ignore[attr-defined]
-        budget.MIN_BYTES = jobs.LOCAL_BYTES = task.large_bytes
-        budget.MIN_WINDOW_S = 0.0
-    doors = Doors(host_memory=lambda machine, request: HostMemoryRates())
-    ramp_up.MIN_S = task.ramp_up_s
+    ticks = count(1)
+    doors = Doors(
+        open_engine=open_engine,
+        host_memory=lambda machine, request: HostMemoryRates(),
+        now=time.perf_counter
+        if task.by_the_clock
+        else lambda: 0.1 * min(tick := next(ticks), 10) + 0.0005 * tick,
+    )
+    request = SessionRequest(gpus=task.gpus, sizes=(task.size,), loops=2)
     with installed(FakeNvml(named(task.scenario))):
-        found = measure(task.machine, SessionRequest(gpus=task.gpus), doors=doors)
+        found = measure(task.machine, request, doors=doors)
+    failures = tuple(one for one in found.failures if one.reason != NOT_ASKED)
+    found = msgspec.structs.replace(found, failures=failures)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak), enc_hook=as_text))
 

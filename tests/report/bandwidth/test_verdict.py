@@ -6,8 +6,8 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from gputopo.captures import reading
-from gputopo.cli.bandwidth import with_expected
+from gputopo.captures import load, read_text
+from gputopo.copies import with_expectations
 from gputopo.findings import fails, find_bandwidth
 from gputopo.report import bandwidth_document, document_markdown, document_text
 from gputopo.values.bandwidth import Kind, Sample
@@ -44,7 +44,7 @@ def between(
         ]
         lines += [f"{gpu:6d} " + " ".join(row) for gpu, row in zip(gpus, rows, strict=True)]
     text = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n" + "\n".join(lines)
-    return reading.read_text(f"{text}\n", origin="p2p.txt")
+    return read_text(f"{text}\n", origin="p2p.txt")
 
 
 def with_host(model: str, to_gpu: float, from_gpu: float, local: float) -> Machine:
@@ -54,7 +54,7 @@ def with_host(model: str, to_gpu: float, from_gpu: float, local: float) -> Machi
     for way, rate in ways.items():
         text += f" {way} Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
         text += f"   Transfer Size (Bytes)\tBandwidth(MB/s)\n   33554432\t\t\t{1000 * rate:.1f}\n\n"
-    return reading.read_text(f"{text}Result = PASS\n", origin="bandwidthTest.txt")
+    return read_text(f"{text}Result = PASS\n", origin="bandwidthTest.txt")
 
 
 def of_nvbandwidth(model: str, count: int, tests: Mapping[str, Rates]) -> Machine:
@@ -65,12 +65,12 @@ def of_nvbandwidth(model: str, count: int, tests: Mapping[str, Rates]) -> Machin
         rows = range(count) if cases[name].is_of_pairs else (-1,)
         table = [[None if a == b else rates(a, b) for b in range(count)] for a in rows]
         text += "\n" + nvbandwidth.table(name, cases[name].heading, table)
-    return reading.read_text(text, origin="nvbandwidth.txt")
+    return read_text(text, origin="nvbandwidth.txt")
 
 
 def judged(machine: Machine) -> tuple[Machine, tuple[Finding, ...]]:
     machine = as_read(machine)
-    machine = replace(machine, bandwidth=with_expected(machine, there(machine.bandwidth)))
+    machine = replace(machine, bandwidth=with_expectations(there(machine.bandwidth), machine))
     return machine, find_bandwidth(machine)
 
 
@@ -276,9 +276,7 @@ def test_without_a_reference_peers_are_compared_and_the_first_line_states_so(
 
 
 def test_a_machine_of_narrow_links_is_as_expected_and_the_links_stand_next_to_it() -> None:
-    assert first_line(reading.load(["7gforce"])) == (
-        "All 223 rates as expected; GPUs 0-5 have x1 links (0.8 GB/s)."
-    )
+    assert first_line(load(["7gforce"])) == ("All 223 rates as expected; GPUs 0-5 have x1 links (0.8 GB/s).")
 
 
 def test_a_rate_stands_next_to_the_expectation_of_its_own_direction() -> None:

@@ -2,7 +2,7 @@
 
 import random
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import bandwidth_document, document_markdown, document_text
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Method, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import LineCounts, Machine
@@ -18,7 +18,7 @@ from gputopo.values.subject import Subject
 from tests import there
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 from tests.invented_machines import invented_machine
-from tests.report.shown import assert_tables_are_even
+from tests.report.shown import assert_golden, assert_tables_are_even
 
 Told = TypeVar("Told", bound=msgspec.Struct)
 _PLACES = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:11", "gpu:0,1", "\x1b[31m")
@@ -59,12 +59,6 @@ def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
     assert_tables_are_even(text)
 
 
-def test_nothing_at_all_is_shown_as_such() -> None:
-    text = document_text(bandwidth_document(Machine(source="none"), Bandwidth(source="live"), ()), 80)
-    assert text == "Nothing was measured.\n\nSource: live. Details: --all.\n"
-    assert "GPU" not in text
-
-
 FOUND = (
     Finding(
         id="a.b", severity="warning", subject=Subject.parse("gpu:1"), says="odd | words", remedy="do *this*"
@@ -101,140 +95,93 @@ def cells(text: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def only(*samples: Sample) -> Bandwidth:
-    return Bandwidth(source="test", samples=samples)
+def only(*samples: Sample, **more: Any) -> Bandwidth:
+    return Bandwidth(source="test", samples=samples, **more)
 
 
-def test_every_number_of_a_gpu_stands_in_its_row() -> None:
-    table = part(shown(bandwidth_of(4), width=200), "GPUs, GB/s")
-    rows = {row.split()[0]: row.split() for row in table.splitlines() if row.startswith("  GPU")}
-    # GPU 2: to 12.25 + 0.2 of 12.6 expected, from 13.1 + 0.2, both, all at once, pageable, inside, latency.
-    assert rows["GPU2"][1:] == [
-        *("12.4", "of", "12.6", "13.3", "21.5", "6.50", "4.75", "601", "8.25", "gen3", "x16", "P0")
-    ]
-    assert len(rows) == 4
-
-
-def test_columns_of_what_nobody_measured_are_left_out() -> None:
-    table = part(
-        shown(only(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0))),
-        "GPUs",
+def with_host(gpu: int, gb_per_s: float, **more: Any) -> Sample:
+    return Sample(
+        kind="h2d", source=End("host"), destination=End.of_gpus(gpu), median_gb_per_s=gb_per_s, **more
     )
-    assert "to GPU" in table
-    for absent in ("from", "pageable", "at once", " of ", "latency", "P-state"):
-        assert absent not in table
 
 
-def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() -> None:
+def reduced(method: str, us: float) -> Sample:
+    return Sample(kind="allreduce", source=End("gpu:0,1"), destination=End("gpu:0,1"), algorithm=method,
+                  model="alexnet", bytes=250_000_000, median_us=us, median_gb_per_s=250_000 / us,
+                  bus_gb_per_s=250_000 / us)  # fmt: skip
+
+
+def latency(a: int, b: int, us: float, method: Method | None = None) -> Sample:
+    return Sample(
+        kind="latency",
+        source=End.of_gpus(a),
+        destination=End.of_gpus(b),
+        path="direct",
+        median_us=us,
+        method=method,
+    )
+
+
+def of_every_kind() -> Bandwidth:
+    """Copies between two GPUs by every method, one of which failed."""
     replace = msgspec.structs.replace
-    direct = replace(pair(0, 1, 11.3), bytes=1 << 26, repeats_gb_per_s=(11.3,) * 5)
-    beside = replace(pair(1, 0, 9.5), group="both", with_reverse=True)
-    samples = (
-        direct, pair(1, 0, 6.25), beside, pair(0, 1, 0.7712, staged=True),
+    failed = Failure(
+        kind="p2p_direct",
+        source=End("gpu:1"),
+        destination=End("gpu:0"),
+        method="kernel_read",
+        reason="WRONG_DATA",
+        says="1 word differs",
+    )
+    return only(
+        replace(pair(0, 1, 11.3), bytes=1 << 26, repeats_gb_per_s=(11.3,) * 5),
+        pair(1, 0, 6.25),
+        replace(pair(1, 0, 9.5), group="both", with_reverse=True),
+        pair(0, 1, 0.7712, staged=True),
         replace(pair(0, 1, 9.0), method="kernel_read"),
         replace(pair(0, 1, 8.0), method="kernel_write"),
         replace(pair(0, 1, 20.0), kind="bidirectional", path="direct"),
         replace(pair(0, 1, 7.0), kind="bidirectional", path="staged"),
-        replace(pair(0, 1, 1.0), kind="latency", path="direct", median_gb_per_s=None, median_us=1.25,
-                method="kernel_read"),
-    )  # fmt: skip
-    text = shown(only(*samples), gpus=2)
-    assert cells(part(text, "Direct, GB/s; 64.0 MiB, 1-5 times")) == {
-        ("GPU0", "GPU0"): "", ("GPU0", "GPU1"): "11.3", ("GPU1", "GPU0"): "6.25", ("GPU1", "GPU1"): "",
-    }  # fmt: skip
-    staged = cells(part(text, "Staged through the host, GB/s"))
-    assert (staged["GPU0", "GPU1"], staged["GPU1", "GPU0"]) == ("0.77", "-")
-    assert cells(part(text, "Direct, one direction while the other is used"))["GPU1", "GPU0"] == "9.50"
-    assert cells(part(text, "Direct, read by a kernel on the column's GPU"))["GPU0", "GPU1"] == "9.00"
-    assert cells(part(text, "Direct, written by a kernel on the row's GPU"))["GPU0", "GPU1"] == "8.00"
-    both = cells(part(text, "Both directions at once (sum), direct"))
-    assert both["GPU0", "GPU1"] == both["GPU1", "GPU0"] == "20.0"
-    assert cells(part(text, "Both directions at once (sum), staged"))["GPU1", "GPU0"] == "7.00"
-    assert cells(part(text, "Latency us, direct (load)"))["GPU0", "GPU1"] == "1.25"
-
-
-def test_each_kind_of_copy_between_gpus_has_a_row_of_its_range() -> None:
-    samples = (
-        pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
-        Sample(kind="latency", source=End("gpu:0"), destination=End("gpu:1"), path="direct", median_us=7.5),
-        Sample(kind="latency", source=End("gpu:1"), destination=End("gpu:0"), path="direct", median_us=9.0),
-    )  # fmt: skip
-    failed = Failure(
-        kind="p2p_direct",
-        source=End("gpu:2"),
-        destination=End("gpu:1"),
-        reason="WRONG_DATA",
-        says="1 word differs",
+        latency(0, 1, 1.25, "kernel_read"),
+        latency(0, 1, 7.5),
+        latency(1, 0, 9.0),
+        failures=(failed,),
     )
-    table = part(shown(msgspec.structs.replace(only(*samples), failures=(failed,)), 3, 120), "Between GPUs")
-    assert re.search(r" direct +6\.25 +1 to 0 +9\.50 +11\.3 +12\.6 +3 of 6 +1\n", table)
-    assert re.search(r" staged +0\.77 +0 to 1 +0\.77 +0\.77 +- +1 of 6 +-\n", table)
-    assert re.search(r"latency us, direct, small copy +9\.00 +1 to 0 +8\.25 +7\.50 +- +2 of 6 +-\n", table)
 
 
-def test_a_copy_that_failed_is_marked_in_its_cell_and_explained() -> None:
-    text = shown(bandwidth_of(4))
-    read = cells(part(text, "Direct, read by a kernel"))
-    assert (read["GPU0", "GPU1"], read["GPU1", "GPU0"]) == ("FAIL", "-")
-    assert "WRONG_DATA: 3 words differ" in part(text, "Failed")
-    assert "p2p_direct gpu:0 to gpu:1 (kernel_read)" in part(text, "Failed")
-
-
-def test_host_memory_and_what_was_thrown_away_are_reported() -> None:
-    text = shown(bandwidth_of(4), width=120)
-    assert re.search(r"node 0 +node 1 +31\.4", part(text, "Host memory"))
-    assert "8 repeats on GPU 0-3 discarded: clock ramp-up" in part(text, "Notes")
-    assert "far memory node" in part(text, "Not measured")
-
-
-def test_a_reduction_is_a_table_with_the_fastest_method_first() -> None:
-    def reduced(method: str, us: float) -> Sample:
-        return Sample(kind="allreduce", source=End("gpu:0,1"), destination=End("gpu:0,1"), algorithm=method,
-                      model="alexnet", bytes=250_000_000, median_us=us, median_gb_per_s=250_000 / us,
-                      bus_gb_per_s=250_000 / us)  # fmt: skip
-
-    body = part(shown(only(reduced("copy", 50_000), reduced("nccl", 25_000))), "Reduction of the gradients")
-    nccl, copy = (row.split() for row in body.splitlines() if re.match(r"  (nccl|copy)", row))
-    assert nccl[:4] == ["nccl", "25.0", "10.0", "10.0"]
-    assert copy[:4] == ["copy", "50.0", "5.00", "5.00"]
-
-
-def test_a_sweep_is_a_table_by_size() -> None:
-    sizes = [4096 << step for step in range(18)]
-    samples = [
-        Sample(kind="h2d", source=End("host"), destination=End(f"gpu:{gpu}"), bytes=size, pinned=True,
-               median_gb_per_s=size / 2**25 + gpu)
-        for size in sizes
-        for gpu in (0, 1)
-    ]  # fmt: skip
-    body = part(shown(only(*samples), gpus=2), "By size, GB/s: host to GPU")
-    assert re.search(r"4\.0 KiB +0\.00 +1\.00", body)
-    assert re.search(r"512\.0 MiB +16\.0 +17\.0", body)
-    assert len(body.strip().splitlines()) == 1 + len(sizes)
-
-
-def test_near_and_far_memory_stand_side_by_side() -> None:
-    samples = [
-        Sample(
-            kind="h2d", source=End("host"), destination=End("gpu:0"), numa_node=node, median_gb_per_s=speed
+THROTTLED = Conditions(gpu=1, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap"))
+SCREENS = {
+    "of a whole session": bandwidth_of(4),
+    "of every kind of copy": of_every_kind(),
+    "of reductions": only(reduced("copy", 50_000), reduced("nccl", 25_000)),
+    "by size": only(
+        *(
+            with_host(gpu, (4096 << step) / 2**25 + gpu, bytes=4096 << step, pinned=True)
+            for step in range(18)
+            for gpu in (0, 1)
         )
-        for node, speed in ((0, 12.0), (1, 9.0))
-    ]
-    text = shown(only(*samples), gpus=1)
-    assert re.search(r"GPU0 +12\.0 +9\.00", part(text, "GPUs by NUMA node"))
-    assert re.search(r"GPU0 +12\.0", part(text, "GPUs, GB/s"))  # the GPU's own node
+    ),
+    "of near and far memory": only(with_host(0, 12.0, numa_node=0), with_host(0, 9.0, numa_node=1)),
+    "with notes": only(
+        with_host(0, 1.0, conditions=(msgspec.structs.replace(THROTTLED, gpu=0), THROTTLED)),
+        notes=(*(f"it is taken as GPU {gpu} by its file" for gpu in (0, 1, 2, 6)), "GPU 1 and GPU 2"),
+        not_measured=tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20)),
+    ),
+}
 
 
-def test_throttling_is_reported_and_idling_is_not() -> None:
-    seen = tuple(
-        Conditions(gpu=gpu, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap")) for gpu in (0, 1)
-    )
-    sample = Sample(
-        kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=1.0, conditions=seen
-    )
-    notes = part(shown(only(sample)), "Notes")
-    assert "GPU 0-1 was throttled while measured: sw_power_cap" in notes
-    assert "idle" not in notes
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_bandwidth_is_shown_as_it_was(name: str) -> None:
+    """On the first screen, then whole."""
+    gpus = 4 if "whole" in name else 2
+    text = f"{brief(SCREENS[name], gpus)}\n{shown(SCREENS[name], gpus, 120, FOUND)}"
+    assert_golden(f"bandwidth {name}", text)
+
+
+def test_markdown_is_as_it_was_with_equally_many_cells_in_each_row_of_a_table() -> None:
+    text = document_markdown(bandwidth_document(machine_with(4), bandwidth_of(4), FOUND, whole=True))
+    assert_tables_are_even(text)
+    assert_golden("bandwidth in Markdown", text)
 
 
 SLOW = Finding(
@@ -275,14 +222,8 @@ ALL_REDUCE = Sample(
 
 
 def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
-    one = Sample(
-        kind="h2d",
-        source=End("host"),
-        destination=End("gpu:0"),
-        median_gb_per_s=12.0,
-        expected_gb_per_s=expected,
-    )
-    return only(one, msgspec.structs.replace(one, destination=End.of_gpus(gpus - 1)), *more)
+    alike = (with_host(gpu, 12.0, expected_gb_per_s=expected) for gpu in (0, gpus - 1))
+    return only(*alike, *more)
 
 
 @pytest.mark.parametrize(
@@ -336,34 +277,14 @@ def test_the_first_screen_has_what_fits_and_the_remedy_of_the_worst() -> None:
     assert shown(judged(12.3), 2, findings=(SLOW, *more)).count("To do: look") == 9
 
 
-def test_what_was_not_measured_is_one_line() -> None:
-    entries = tuple(NotMeasured(what=f"copy {n}", reason=f"reason {n % 3}") for n in range(9))
-    text = brief(msgspec.structs.replace(judged(12.3), not_measured=entries))
-    assert "Not measured: 9 copies or tests (reason 0; reason 1 and 1 other reason)." in text
-    assert "--all." in text
-
-
-def test_lines_that_were_not_understood_are_counted() -> None:
-    for missed, words in ((0, ""), (3, "3 lines not understood: gputopo inspect --from lists them")):
-        lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
-        machine = msgspec.structs.replace(machine_with(2), lines=lines)
-        text = document_text(bandwidth_document(machine, only(), ()), 80)
-        assert ("not understood" in text) is bool(words)
-        assert words in text
-
-
-def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -> None:
-    reported = tuple(NotMeasured(what=f"copy {number}", reason="time") for number in range(20))
-    body = part(shown(msgspec.structs.replace(only(), not_measured=reported)), "Not measured")
-    assert "copy 5" in body
-    assert "copy 6" not in body
-    assert "and 14 more" in body
-
-
-def test_notes_that_differ_in_a_gpu_only_are_reported_once() -> None:
-    notes = tuple(f"it is taken as GPU {gpu} by its file" for gpu in (0, 1, 2, 6))
-    body = part(shown(msgspec.structs.replace(only(), notes=(*notes, "GPU 1 and GPU 2"))), "Notes")
-    assert body.split("\n")[:2] == ["  - it is taken as GPU 0-2,6 by its file", "  - GPU 1 and GPU 2"]
+@pytest.mark.parametrize(("missed", "words"), [(0, ""), (3, "3 lines not understood: gputopo")])
+def test_lines_that_were_not_understood_are_counted(missed: int, words: str) -> None:
+    lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
+    machine = msgspec.structs.replace(machine_with(2), lines=lines)
+    text = document_text(bandwidth_document(machine, only(), ()), 80)
+    assert text.startswith("Nothing was measured.\n")
+    assert ("not understood" in text) is bool(words)
+    assert words in text
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8, 16])
@@ -376,18 +297,3 @@ def test_up_to_sixteen_gpus_fit_the_screen_and_no_pair_is_lost(gpus: int, width:
         names = {f"GPU{gpu}" for gpu in range(gpus)}
         assert set(matrix) == {(row, column) for row in names for column in names}
         assert all(word for (row, column), word in matrix.items() if row != column)
-
-
-def test_markdown_has_the_same_numbers_in_tables_with_equally_many_cells() -> None:
-    text = document_markdown(bandwidth_document(machine_with(4), bandwidth_of(4), FOUND, whole=True))
-    assert re.search(r"^\| GPU2 \| 6\.25 \| 6\.25 \|  \| 0\.73 \|$", text, re.MULTILINE)
-    assert re.search(r"^\| GPU0 \| 12\.2 of 12\.6 \| 13\.1 \|", text, re.MULTILINE)
-    assert "░0.77s" in text
-    assert_tables_are_even(text)
-
-
-def test_markdown_has_the_findings_the_failures_and_what_was_not_measured_as_they_are() -> None:
-    text = document_markdown(bandwidth_document(machine_with(4), bandwidth_of(4), FOUND, whole=True))
-    assert "- **warning** `a.b` (GPU 1)\n  - odd \\| words\n  - To do: do \\*this\\*" in text
-    assert "| p2p\\_direct gpu:0 to gpu:1 (kernel\\_read) | WRONG\\_DATA: 3 words differ |" in text
-    assert "### Not measured" in text

@@ -1,88 +1,83 @@
+"""What could not be read: grouped by device and reason, in words."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from gputopo.report import document_text, inspection_document
-from gputopo.report.machine.facts import grouped_missing, not_read, reason_for, reason_in_words
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Machine, NvLink
+from tests.report.shown import rows_of
 
 
-def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> None:
-    missing = {f"gpus[{i}].clocks_mhz.memory.now": "NOT_SUPPORTED" for i in range(8)}
-    assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock now"}
-    inspection = Inspection(machine=Machine(source="live", missing=missing))
-    text = document_text(inspection_document(inspection, "all"))
-    assert "GPUs 0-7  NOT_SUPPORTED, not supported by the card: memory clock now\n" in text
+def not_read(missing: dict[str, str], *gpus: Gpu) -> dict[str, str]:
+    """Return the rows of what was not read: `{"GPU 0": "NO: name"}`, of several reasons the last one."""
+    machine = Machine(source="x", gpus=gpus, missing=missing)
+    return dict(rows_of(inspection_document(Inspection(machine=machine), "all"), "Not read"))
 
 
-def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
-    missing = {
-        "gpus[0].pstate": "NOT_SUPPORTED",
-        "gpus[1].pstate": "GPU_IS_LOST",
-        "gpus[0].power_w.draw": "NOT_SUPPORTED",
-        "gpus[0].power_w.limit": "NOT_SUPPORTED",
-    }
-    assert grouped_missing(missing) == {
-        ("GPU 0", "NOT_SUPPORTED"): "P-state, power draw, power limit",
-        ("GPU 1", "GPU_IS_LOST"): "P-state",
-    }
+def many(path: str, why: str, *keys: object) -> dict[str, str]:
+    return {path.replace("?", str(key)): why for key in keys}
+
+
+NO_DRAW = {"gpus[0].power_w.draw": "NO", "gpus[0].power_w.limit": "NO"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "rows"),
+    [
+        # The same reason for the same fact is reported once, with the meaning of NVML's name.
+        (
+            many("gpus[?].clocks_mhz.memory.now", "NOT_SUPPORTED", *range(8)),
+            {"GPUs 0-7": "NOT_SUPPORTED, not supported by the card: memory clock now"},
+        ),
+        # Another reason has its own row.
+        (
+            {"gpus[0].pstate": "NO", "gpus[1].pstate": "YES", **NO_DRAW},
+            {"GPU 0": "no: P-state, power draw, power limit", "GPU 1": "yes: P-state"},
+        ),
+        # The facts of a GPU that does not answer are named.
+        (
+            {"gpus[3].name": "UNKNOWN", "gpus[3]": "UNKNOWN"},
+            {"GPU 3": "UNKNOWN, the driver does not know: name"},
+        ),
+        # A whole section keeps its name.
+        ({"gpus": "none is shown"}, {"GPUs": "none is shown: gpus"}),
+        ({"nics": "none is shown"}, {"NICs": "none is shown: nics"}),
+        ({"gpus[*].name": "no"}, {"All GPUs": "no: name"}),
+        ({"links[*].hop": "no"}, {"All links": "no: PCIe hop"}),
+        ({"links[0-1].p2p_read": "no"}, {"Link 0-1": "no: peer read"}),
+        ({"nics[2].name": "no"}, {"NIC 2": "no: name"}),
+        ({"host.acs": "no"}, {"Host": "no: ACS"}),
+        ({"host.numa_nodes[1].cpus": "no"}, {"Host": "no: NUMA node 1 CPUs"}),
+        ({"driver.cuda_version": "no"}, {"Driver": "no: CUDA version"}),
+        ({"bandwidth": "no"}, {"Bandwidth": "no: bandwidth"}),
+        ({"gpus[3]": "no"}, {"GPU 3": "no: everything"}),
+        ({"gpus[0].some_new_fact": "no"}, {"GPU 0": "no: some new fact"}),
+        ({"gpus[0].name": "CUDA_ORDER_NOT_CERTAIN"}, {"GPU 0": "CUDA order not certain: name"}),
+        (
+            {f"links[{a}-{b}].p2p_read": "no" for b in range(9) for a in range(b)},
+            {"36 links": "no: peer read"},
+        ),
+    ],
+)
+def test_who_lacks_which_fact_and_why_is_reported_in_words(
+    missing: dict[str, str], rows: dict[str, str]
+) -> None:
+    assert not_read(missing) == rows
 
 
 def test_of_very_many_facts_some_are_named_and_the_rest_is_counted() -> None:
-    missing = {f"gpus[0].ecc.counts.place{n}": "NO" for n in range(20)}
-    (words,) = grouped_missing(missing).values()
-    assert words.startswith("ECC counts place0, ECC counts place1, ")
+    words = not_read(many("gpus[0].ecc.counts.place?", "NO", *range(20)))["GPU 0"]
+    assert words.startswith("no: ECC counts place0, ECC counts place1, ")
     assert words.endswith("place11 and 8 more (--json)")
 
 
-@pytest.mark.parametrize(
-    ("path", "subject", "fact"),
-    [
-        ("gpus[*].name", "All GPUs", "name"),
-        ("links[*].hop", "All links", "PCIe hop"),
-        ("links[0-1].p2p_read", "Link 0-1", "peer read"),
-        ("nics[2].name", "NIC 2", "name"),
-        ("host.acs", "Host", "ACS"),
-        ("host.numa_nodes[1].cpus", "Host", "NUMA node 1 CPUs"),
-        ("driver.cuda_version", "Driver", "CUDA version"),
-        ("bandwidth", "Bandwidth", "bandwidth"),
-        ("gpus[3]", "GPU 3", "everything"),
-        ("gpus[0].some_new_fact", "GPU 0", "some new fact"),
-    ],
-)
-def test_who_lacks_a_fact_and_which_is_reported_in_words(path: str, subject: str, fact: str) -> None:
-    assert grouped_missing({path: "no"}) == {(subject, "no"): fact}
-
-
-def test_of_a_gpu_that_does_not_answer_the_facts_are_named() -> None:
-    missing = {"gpus[3].name": "UNKNOWN", "gpus[3]": "UNKNOWN", "gpus[3].pstate": "NOT_SUPPORTED"}
-    assert grouped_missing(missing) == {("GPU 3", "UNKNOWN"): "name", ("GPU 3", "NOT_SUPPORTED"): "P-state"}
-
-
-def test_very_many_pairs_are_counted() -> None:
-    missing = {f"links[{a}-{b}].p2p_read": "NO" for b in range(9) for a in range(b)}
-    assert list(grouped_missing(missing)) == [("36 links", "NO")]
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("NOT_SUPPORTED", "NOT_SUPPORTED, not supported by the card"),
-        ("CUDA_ORDER_NOT_CERTAIN", "CUDA order not certain"),
-        ("the text has no column for it", "the text has no column for it"),
-    ],
-)
-def test_a_reason_keeps_nvmls_name_and_gets_its_meaning(reason: str, words: str) -> None:
-    assert reason_in_words(reason) == words
-
-
 def test_a_reason_for_a_part_holds_for_the_facts_in_it() -> None:
-    missing = {"gpus[0].clocks_mhz": "why"}
-    assert reason_for(missing, "gpus[0].clocks_mhz.memory.now") == "why"
-    assert reason_for(missing, "gpus[1].clocks_mhz.memory.now") is None
-    assert reason_for(missing, "gpus[0].pstate") is None
+    """So of GPU 1 alone the power is unread: GPU 0 was asked and cannot say."""
+    gpus = (Gpu(index=0, pstate="P0"), Gpu(index=1, pstate="P0"))
+    machine = Machine(source="live", gpus=gpus, missing={"gpus[0].power_w": "NOT_SUPPORTED"})
+    assert "power of GPU 1" in inspection_document(Inspection(machine=machine)).answer
 
 
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=30)), st.integers(40, 160))
@@ -93,29 +88,21 @@ def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[st
     assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
-def test_a_whole_section_keeps_its_name() -> None:
-    assert set(grouped_missing({"gpus": "none is shown"})) == {("GPUs", "none is shown")}
-    assert set(grouped_missing({"nics": "none is shown"})) == {("NICs", "none is shown")}
-    assert set(grouped_missing({"host.kernel": "not reported"})) == {("Host", "not reported")}
-
-
 def fabric_of(*gpus: int | str, why: str) -> dict[str, str]:
     return {f"gpus[{gpu}].fabric.{name}": why for gpu in gpus for name in ("state", "status", "health")}
 
 
 @pytest.mark.parametrize("why", ["NOT_SUPPORTED", "N/A", "Not Supported"])
 def test_a_gpu_without_nvswitches_lacks_no_fabric(why: str) -> None:
-    box = Machine(source="x", gpus=(Gpu(index=0), Gpu(index=1, nvlinks=(NvLink(link=0, remote_kind="gpu"),))))
+    gpus = Gpu(index=0), Gpu(index=1, nvlinks=(NvLink(link=0, remote_kind="gpu"),))
     missing = fabric_of(0, 1, why=why) | {"gpus[0].fan_percent": why}
-    assert not_read(replace(box, missing=missing)) == {"gpus[0].fan_percent": why}
+    assert [words.rpartition(": ")[2] for words in not_read(missing, *gpus).values()] == ["fan"]
     text = {"gpus[0].fabric.state": why, "gpus[1].fabric.state": why, "gpus[*].fabric.health": "not reported"}
-    assert not_read(replace(box, missing=text)) == {}
+    assert not_read(text, *gpus) == {}
 
 
 def test_a_fabric_that_may_be_there_and_was_not_read_is_reported() -> None:
-    switch = Machine(source="x", gpus=(Gpu(index=0, nvlinks=(NvLink(link=0, remote_kind="switch"),)),))
-    refused = replace(switch, missing=fabric_of(0, why="NOT_SUPPORTED"))
-    assert not_read(refused) == refused.missing
+    switched = Gpu(index=0, nvlinks=(NvLink(link=0, remote_kind="switch"),))
+    assert not_read(fabric_of(0, why="NOT_SUPPORTED"), switched)
     for why in ("FUNCTION_NOT_FOUND", "NO_PERMISSION", "the output does not mention it"):
-        reported = Machine(source="x", gpus=(Gpu(index=0),), missing=fabric_of(0, why=why))
-        assert not_read(reported) == reported.missing
+        assert not_read(fabric_of(0, why=why), Gpu(index=0))

@@ -62,14 +62,6 @@ def test_a_low_generation_has_a_mark_on_a_gpu_that_was_not_seen_under_load(gpu: 
     assert ("*" in document_text(document)) is sleeps
 
 
-def test_the_table_marks_the_generation_of_the_idle_gpu_and_leaves_the_busy_one() -> None:
-    machine = Machine(source="x", gpus=(gpu(0), gpu(1, pstate="P8", load=0)))
-    text = document_text(inspection_document(Inspection(machine=machine), "all"))
-    assert "gen1/3 x16*" in text
-    assert "gen1/3 x16 " in text
-    assert text.count("*") == 2  # the cell and its note
-
-
 @pytest.mark.parametrize(
     ("gpu", "words"),
     [
@@ -128,13 +120,6 @@ def test_what_several_gpus_share_is_reported_once_and_not_what_a_finding_reports
         ("GPU 2", "drives a display"),
         ("GPU 3", "PCIe replays: 90"),
     ]
-
-
-def test_a_process_is_shown_with_user_and_memory_and_without_paths_and_arguments() -> None:
-    process = GpuProcess(
-        pid=7, kind="compute", name="/home/ann/bin/python train.py", user="ann", memory_mib=9
-    )
-    assert health_words(Gpu(index=0, processes=(process,))) == ["process 7 python (compute, user ann, 9 MiB)"]
 
 
 def test_very_many_processes_are_counted() -> None:

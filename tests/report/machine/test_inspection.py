@@ -1,13 +1,9 @@
-"""Ports of cards that the PCI tree does not show have a table of their own."""
+"""What `gputopo inspect` shows of a machine, and of two readings of one."""
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.report import difference_document, document_markdown, document_text, inspection_document
-from gputopo.report.fleet import changes_in_words
-from gputopo.report.machine.inspection import port_rows
 from gputopo.values.difference import Change, Difference, FindingChanges
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
@@ -15,7 +11,10 @@ from gputopo.values.machine import (
     ClocksMhz,
     Driver,
     Gpu,
+    GpuProcess,
     Host,
+    LineCounts,
+    Link,
     Machine,
     MemoryMib,
     Nic,
@@ -24,8 +23,12 @@ from gputopo.values.machine import (
     Pcie,
     PciNode,
     PowerW,
+    Unread,
 )
 from gputopo.values.subject import Subject
+from tests.findings.boxes import all_of, find, gpu, sound
+from tests.kit.machines import machine_of
+from tests.report.shown import assert_golden, rows_of
 
 
 def shown(machine: Machine, width: int = 80) -> str:
@@ -38,7 +41,8 @@ def row(machine: Machine, gpu: int, width: int = 200) -> list[str]:
     return next(line.split() for line in lines if line.split()[:1] == [str(gpu)])
 
 
-def test_the_host_is_reported_in_a_few_lines() -> None:
+def odd() -> Machine:
+    """A host of which much is odd, and a capture that was not understood whole."""
     host = Host(
         cpu_model="Intel Xeon",
         sockets=2,
@@ -52,16 +56,49 @@ def test_the_host_is_reported_in_a_few_lines() -> None:
         container="docker",
         virtual_machine="kvm",
     )
-    text = " ".join(shown(Machine(source="live", host=host)).split())
-    assert "Host CPU model Intel Xeon, sockets 2, physical cores 1, logical CPUs 40, memory 64307 MiB" in text
-    assert "NUMA 0 CPUs 0-9, memory 1024 MiB" in text
-    assert "IOMMU translated, ACS on, container docker, virtual machine kvm" in text
+    pcie = Pcie(gen_now=1, gen_max=3, gen_max_device=4, gen_max_host=3, limiting_hop="0000:00:01.0")
+    process = GpuProcess(pid=7, kind="compute", name="/home/ann/bin/python x.py", user="ann", memory_mib=9)
+    return Machine(
+        source="a + b",
+        host=host,
+        driver=Driver(status="version_mismatch", version="560.2", kernel_module_version="550.1"),
+        gpus=(
+            Gpu(index=0, name="NVIDIA T4", pcie=pcie, pstate="P8"),
+            Gpu(index=1, name="NVIDIA T4", pcie=pcie, pstate="P0", processes=(process,)),
+            Gpu(index=3, lost=True),
+        ),
+        links=(Link(a=0, b=1, nvlinks=2, p2p_read="OK", p2p_write="OK"),),
+        missing={"gpus[3].name": "GPU_IS_LOST", "gpus[*].fan_percent": "NOT_SUPPORTED"},
+        unread=(
+            Unread(source="a.txt", line=1, text="x" * 10_000),
+            *(Unread(source="a.txt", line=n, text=f"odd \x1b[31m line {n}") for n in range(2, 31)),
+        ),
+        lines=(
+            LineCounts(source="a", read=9, known=1, not_understood=30),
+            LineCounts(source="b", read=2, known=0, not_understood=0),
+        ),
+    )
 
 
-def test_a_driver_is_reported_with_its_state_and_versions() -> None:
-    driver = Driver(status="version_mismatch", version="560.2", kernel_module_version="550.1")
-    text = shown(Machine(source="live", driver=driver), 120)
-    assert "Driver  status version_mismatch, version 560.2, kernel module version 550.1" in text
+SCREENS = {
+    "sick": all_of(
+        gpu(1, remapped_rows={"failure": True}),
+        gpu(2, recovery_action="reset"),
+        gpu(3, power_w={"limit": 100.0}),
+    )(sound()),
+    "odd": odd(),
+    "lost_gpu": machine_of("lost_gpu"),
+    "dgx1": machine_of("dgx1"),
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_machine_is_shown_as_it_was(name: str) -> None:
+    """On the first screen, whole, and of one GPU."""
+    machine = SCREENS[name]
+    inspection = Inspection(machine=machine, findings=find(machine))
+    documents = [inspection_document(inspection, detail) for detail in (None, "all", (1,))]
+    assert_golden(f"inspect {name}", "\n".join(document_text(one, 100) for one in documents))
 
 
 def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
@@ -96,13 +133,6 @@ def test_a_lost_gpu_is_called_lost_in_its_row() -> None:
     assert row(Machine(source="live", gpus=gpus, missing=missing), 1) == ["1", "?", "?", "LOST"]
 
 
-def test_card_and_slot_of_two_generations_are_distinguished() -> None:
-    pcie = Pcie(gen_now=1, gen_max=3, gen_max_device=4, gen_max_host=3, limiting_hop="0000:00:01.0")
-    text = shown(Machine(source="live", gpus=tuple(Gpu(index=i, pcie=pcie) for i in (0, 1, 3))))
-    assert "card 4, slot 3: GPUs 0-1,3" in text
-    assert "0000:00:01.0 above GPU 3" in text
-
-
 def test_the_table_becomes_two_where_the_screen_is_narrow() -> None:
     gpu = Gpu(index=0, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", pstate="P0")
     gpu_two = Gpu(index=1, name="card", power_w=PowerW(draw=70.4, limit=300), pci_address="0000:01:00.0")
@@ -134,14 +164,6 @@ def test_gpus_fit_80_columns_however_many(count: int) -> None:
     assert max(map(len, shown(Machine(source="live", gpus=gpus)).splitlines())) <= 80
 
 
-@given(st.text(), st.text(), st.integers(40, 200))
-def test_no_name_from_outside_breaks_a_line_or_moves_the_cursor(name: str, model: str, width: int) -> None:
-    machine = Machine(source="live", host=Host(cpu_model=model), gpus=(Gpu(index=0, name=name, pstate="P0"),))
-    text = shown(machine, width)
-    assert all(character.isprintable() for character in text.replace("\n", ""))
-    assert text.count("\nGPUs\n") == 1
-
-
 UP = NicPort(
     index=0,
     rdma_device="mlx5_0",
@@ -155,9 +177,13 @@ UP = NicPort(
 )
 
 
+def ports(machine: Machine) -> list[tuple[str, str]]:
+    return rows_of(inspection_document(Inspection(machine=machine), "topology"), "Network ports")
+
+
 def test_a_port_shows_state_and_rate() -> None:
     machine = Machine(source="ibstat", nics=(Nic(index=0, ports=(UP,)),))
-    ((name, words),) = port_rows(machine)
+    ((name, words),) = ports(machine)
     assert name == "mlx5_0"
     assert "link layer InfiniBand, state ACTIVE, physical state LinkUp, rate 400 Gbit/s, lanes x4" in words
 
@@ -166,7 +192,7 @@ def test_ports_in_the_pci_tree_and_cards_without_ports_are_left_out() -> None:
     address = "0000:17:00.0"
     nics = (Nic(index=0, pci_address=address, ports=(UP,)), Nic(index=1, name="mlx5_1"))
     machine = Machine(source="x", nics=nics, pci=(PciNode(address=address, root="pci0000:16", kind="nic"),))
-    assert port_rows(machine) == []
+    assert ports(machine) == []
 
 
 def change(says: str, fact: str = "driver.version") -> Change:
@@ -178,64 +204,31 @@ def power_limit(gpu: int) -> Change:
     return Change(fact=fact, was=250.0, is_=300.0, says=f"GPU {gpu}: power limit 250 W -> 300 W")
 
 
-def difference(*changes: Change, compared: int = 3, one_sided: int = 0) -> Difference:
-    return Difference(
-        old_source="live", new_source="live", changes=changes, compared=compared, one_sided=one_sided
-    )
+def finding(id: str) -> Finding:
+    return Finding(id=id, severity="error", subject=Subject.of_gpus([1]), says=f"says of {id}")
 
 
-def changes_shown(found: Difference) -> str:
-    return document_text(difference_document(found), 60)
+SAME = Difference(old_source="live", new_source="live", compared=3)
+CHANGES = (
+    *map(power_limit, (0, 1, 3)),
+    change("driver: version a_b -> 2"),
+    change("GPU 5 (T4) is missing", "gpus[5]"),
+    change("GPU 6 (T4) is missing", "gpus[6]"),
+    change("network card " + "x" * 20 + " is " + "y " * 40),
+)
+DIFFERENCES = {
+    "none": SAME,
+    "nothing in common": msgspec.structs.replace(SAME, compared=0, one_sided=9),
+    "changes": msgspec.structs.replace(SAME, changes=CHANGES),
+    "findings": msgspec.structs.replace(
+        SAME, findings=FindingChanges(came=(finding("a.hot"),), went=(finding("b.slow"),))
+    ),
+}
 
 
-def test_each_change_has_a_line_and_what_gpus_share_is_reported_once() -> None:
-    changes = (
-        *map(power_limit, (0, 1, 3)),
-        change("driver: version 1 -> 2"),
-        change("GPU 5 (T4) is missing", "gpus[5]"),
-        change("GPU 6 (T4) is missing", "gpus[6]"),
-    )
-    assert changes_in_words(changes) == [
-        "GPUs 0-1,3: power limit 250 W -> 300 W",
-        "driver: version 1 -> 2",
-        "GPU 5 (T4) is missing",
-        "GPU 6 (T4) is missing",
-    ]
-    assert "\n  - GPUs 0-1,3: power limit 250 W -> 300 W\n  - driver" in changes_shown(difference(*changes))
-
-
-def test_nothing_changed_is_reported() -> None:
-    assert changes_shown(difference()) == (
-        "Compared with live (left of ->)\n  No difference.\n  3 facts compared.\n"
-    )
-
-
-def test_two_sources_that_show_nothing_in_common_are_not_called_equal() -> None:
-    text = changes_shown(difference(compared=0, one_sided=9))
-    assert "Nothing could be compared." in text
-    assert "No difference" not in text
-    assert "9 facts that only one" in " ".join(text.split())
-
-
-def test_a_long_change_is_folded() -> None:
-    text = changes_shown(difference(change("network card " + "x" * 20 + " is " + "y " * 40)))
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_difference_is_shown_as_it_was(name: str) -> None:
+    document = difference_document(DIFFERENCES[name])
+    text = document_text(document, 60)
     assert max(map(len, text.splitlines())) <= 60
-
-
-def test_markdown_has_a_list_or_states_that_nothing_changed() -> None:
-    assert "\n- driver: a\\_b\n" in document_markdown(difference_document(difference(change("driver: a_b"))))
-    assert "\nNo difference.\n" in document_markdown(difference_document(difference()))
-
-
-def test_findings_that_came_went_and_stayed_are_shown() -> None:
-    def finding(id: str) -> Finding:
-        return Finding(id=id, severity="error", subject=Subject.of_gpus([1]), says=f"says of {id}")
-
-    changes = FindingChanges(came=(finding("a.hot"),), went=(finding("b.slow"),))
-    found = msgspec.structs.replace(difference(), findings=changes)
-    text = changes_shown(found)
-    assert text.index("No permanent fact differs.") < text.index("Findings only here") < text.index("a.hot")
-    assert text.index("Findings only there") < text.index("b.slow")
-    assert "stayed" not in text
-    markdown = document_markdown(difference_document(found))
-    assert "### Findings only here\n\n- **error** `a.hot` (GPU 1)\n  - says of a.hot\n" in markdown
+    assert_golden(f"difference {name}", f"{text}\n{document_markdown(document)}")

@@ -1,17 +1,22 @@
+"""The topology of a machine as a matrix, and its peer access."""
+
 import re
 from itertools import combinations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.layout import labelled, text_of
-from gputopo.report.machine.matrix import matrix_view, peer_rows
+from gputopo.report import inspection_document
+from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic
+from tests.report.shown import rows_of, section_text
 
 
 def shown(machine: Machine, width: int = 78) -> str:
-    return text_of(matrix_view(machine, width))
+    document = inspection_document(Inspection(machine=machine), "topology")
+    return section_text(document, "Topology", width)
 
 
 def cells(machine: Machine, width: int = 78) -> dict[tuple[str, str], str]:
@@ -51,9 +56,11 @@ def test_nvlinks_stand_before_the_pcie_hop_as_in_nvidia_smi() -> None:
 
 
 def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_reports_it() -> None:
-    table = cells(machine(3, {(0, 1): Link(a=0, b=1)}))
+    known = machine(3, {(0, 1): Link(a=0, b=1), (1, 2): Link(a=1, b=2, hop=Hop.PIX)})
+    table = cells(known)
     assert table["GPU0", "GPU1"] == table["GPU0", "GPU2"] == "?"
-    assert "?     unknown" in shown(machine(2))
+    assert "?     unknown" in shown(known)
+    assert shown(machine(3)) == "Unknown for all pairs of GPUs.\n"
 
 
 def test_two_gpus_of_one_board_have_a_class_of_their_own() -> None:
@@ -97,7 +104,7 @@ def test_gaps_in_the_numbering_are_kept() -> None:
 
 
 def test_a_machine_without_gpus_has_no_matrix() -> None:
-    assert matrix_view(machine(0, nics=2), 80) == []
+    assert shown(machine(0, nics=2)) == ""
 
 
 @pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (2, 10, 78), (8, 1, 40), (16, 10, 200)])
@@ -135,36 +142,40 @@ def test_any_matrix_is_symmetric_and_reads_back(drawn: tuple[int, list[Hop | int
         assert table[f"GPU{a}", f"GPU{b}"] == table[f"GPU{b}", f"GPU{a}"] == hop
 
 
-def peers(*links: Link) -> str:
+def peers(*links: Link) -> list[str]:
     gpus = tuple(Gpu(index=n) for n in range(8))
-    return text_of(labelled(peer_rows(Machine(source="x", gpus=gpus, links=links)), 78))
+    near = [msgspec.structs.replace(link, hop=Hop.NODE) for link in links]
+    inspection = Inspection(machine=Machine(source="x", gpus=gpus, links=tuple(near)))
+    return [words for _, words in rows_of(inspection_document(inspection, "topology"), "Topology")]
 
 
-def test_one_state_for_all_pairs_is_reported_in_a_line() -> None:
-    links = [Link(a=a, b=a + 1, p2p_read="OK", p2p_write="OK") for a in range(4)]
-    assert peers(*links) == "Peer access  OK: all pairs\n"
+def by_chipset(a: int, b: int) -> Link:
+    return Link(a=a, b=b, p2p_read="CHIPSET_NOT_SUPPORTED", p2p_write="OK", p2p_reason="the chipset")
 
 
-def test_pairs_that_are_off_are_named_with_nvmls_word_and_the_reason() -> None:
-    text = peers(
-        Link(a=0, b=1, p2p_read="OK", p2p_write="OK"),
-        Link(a=0, b=2, p2p_read="CHIPSET_NOT_SUPPORTED", p2p_write="OK", p2p_reason="the chipset"),
-        Link(a=1, b=2, p2p_read="CHIPSET_NOT_SUPPORTED", p2p_write="OK", p2p_reason="the chipset"),
-    )
-    assert "OK: GPUs 0 and 1" in text
-    reported = " ".join(text.split())
-    assert "read CHIPSET_NOT_SUPPORTED, write OK: each of GPUs 0-1 with 2 (the" in reported
-
-
-def test_a_direction_that_is_not_reported_is_not_made_up() -> None:
-    assert peers(Link(a=0, b=1, p2p_read="OK")) == "Peer access  OK (read): GPUs 0 and 1\n"
-
-
-def test_without_facts_no_line_is_shown() -> None:
-    assert peers(Link(a=0, b=1)) == ""
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ([Link(a=a, b=a + 1, p2p_read="OK", p2p_write="OK") for a in range(4)], ["OK: all pairs"]),
+        (
+            [Link(a=0, b=1, p2p_read="OK", p2p_write="OK"), by_chipset(0, 2), by_chipset(1, 2)],
+            [
+                "OK: GPUs 0 and 1",
+                "read CHIPSET_NOT_SUPPORTED, write OK: each of GPUs 0-1 with 2 (the chipset)",
+            ],
+        ),
+        ([Link(a=0, b=1, p2p_read="OK")], ["OK (read): GPUs 0 and 1"]),  # a direction is not made up
+        ([Link(a=0, b=1)], []),
+        (
+            [*(Link(a=a, b=b, p2p_read="NO") for b in range(8) for a in range(b)), Link(a=6, b=9)],
+            ["NO (read): any two of GPUs 0-7"],
+        ),
+    ],
+)
+def test_peer_access_is_in_words_with_the_reason(links: list[Link], words: list[str]) -> None:
+    assert peers(*links) == words
 
 
 def test_very_many_pairs_are_reported_in_short() -> None:
     links = [Link(a=a, b=b, p2p_read="NOT_SUPPORTED") for b in range(8) for a in range(b)]
-    assert "NOT_SUPPORTED (read): any two of GPUs 0-7" in peers(*links, Link(a=7, b=8))
-    assert re.search(r"pairs 0<->2, 0<->3, (?:.|\n)* and 15 more", peers(*links[1:], Link(a=7, b=8)))
+    assert re.search(r"pairs 0<->2, 0<->3, .* and 15 more", peers(*links[1:], Link(a=7, b=8))[0])

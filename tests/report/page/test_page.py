@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.report import Document, document_html
 from gputopo.report.document import Bullets, Picture, Section, Table
-from gputopo.report.pictures.charts import ChartPoint, ChartSeries, scaling_picture
-from gputopo.report.pictures.topology import topology_picture
+from gputopo.report.pictures import ChartPoint, ChartSeries, scaling_picture, topology_picture
 from tests import there
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

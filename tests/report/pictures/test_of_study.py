@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gputopo import captures
+from gputopo.captures import read_bundled
 from gputopo.measurements import RunFolders, published_study, study_of
 from gputopo.report import Document, document_html, study_document
 from gputopo.report.document import Picture
@@ -27,6 +27,8 @@ from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import Study
 from tests.invented_runs import InventedRun, gpu_devices, stream
+
+MACHINE = read_bundled("7gforce")
 
 
 def study() -> Study:
@@ -60,7 +62,7 @@ def run_folder(path: Path, *, slow: float = 1.0, finished: bool = True, steps: i
     if finished:
         events.append(RunFinished(time_s=steps * 0.2, status="complete", exit_code=0, wall_s=steps * 0.2))
     (path / "events.jsonl").write_bytes(b"".join(map(encode_line, events)))
-    schema.write(path / "machine.json", captures.load(["7gforce"]))
+    schema.write(path / "machine.json", MACHINE)
     return path
 
 

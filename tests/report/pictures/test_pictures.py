@@ -8,13 +8,13 @@ import pytest
 
 from gputopo import captures
 from gputopo.report.document import Picture
-from gputopo.report.pictures.charts import (
+from gputopo.report.pictures import (
     ChartPoint,
     ChartSeries,
     over_time_picture,
     scaling_picture,
+    topology_picture,
 )
-from gputopo.report.pictures.topology import topology_picture
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.over_time import Curve, Happening, OverTime

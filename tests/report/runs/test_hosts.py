@@ -1,14 +1,12 @@
 """What is shown of a run over two hosts that have a GPU 0 each."""
 
+import re
 from collections.abc import Iterator
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from gputopo.report import RunMetrics, TfCnnLog, document_text, run_document
-from gputopo.report.runs.progress import Display
-from gputopo.report.runs.state import RunState, news
 from gputopo.runs import read_over_time, summarise
 from gputopo.values.run.events import (
     Event,
@@ -19,10 +17,12 @@ from gputopo.values.run.events import (
     RunStarted,
     Sample,
     Standing,
+    WarmupDone,
 )
 from tests import there
 from tests.invented_runs import InventedRun, Noise, gpu_devices, on_hosts, stream
 from tests.report.exposition_grammar import read
+from tests.report.runs.displays import drawn
 
 CLOCKS = {0: 1500, 1: 1200}  # of GPU 0, by rank
 MAX_CLOCKS = {"0": {"graphics": 2000}, "1:0": {"graphics": 1500}}
@@ -48,29 +48,18 @@ def run() -> list[Event]:
     return list(events())
 
 
-def test_each_row_has_the_clocks_of_its_own_host_as_shares_of_their_own_maxima(run: list[Event]) -> None:
-    rows = summarise(run).devices
-    assert [(row.graphics_mhz, row.graphics_percent) for row in rows] == [(1500, 75.0), (1200, 80.0)]
-    assert [row.device.host for row in rows] == ["n1", "n2"]
-
-
 def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> None:
     words = " ".join(document_text(run_document(summarise(run)), 120).split())
     assert "/job:" not in words
     assert ": alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0" in words
     assert "ops 200 on n1 GPU 0, 200 on n2 GPU 0" in words
-    for name in ("n1 GPU 0", "n2 GPU 0"):
-        assert f"{name} GTX 1070" in words
+    for name, clock in (("n1 GPU 0", "1500 (75)"), ("n2 GPU 0", "1200 (80)")):
+        assert re.search(rf"{name} GTX 1070 [^|]*? {re.escape(clock)}", words), "of its own host's maximum"
 
 
 def test_the_display_has_what_each_hosts_gpu_reported(run: list[Event]) -> None:
-    state = RunState()
-    for event in run[:-3]:
-        state.add(event)
-    console = Console(width=120, record=True, file=None, force_terminal=False)
-    with console.capture() as taken:
-        console.print(Display(state))
-    of_each = {name: line for line in taken.get().splitlines() for name in ("n1", "n2") if name in line}
+    lines = drawn(run[:-3], 120)
+    of_each = {name: line for line in lines for name in ("n1", "n2") if name in line}
     assert "1500 MHz" in of_each["n1"]
     assert "1200 MHz" in of_each["n2"]
 
@@ -87,17 +76,15 @@ def test_the_display_has_what_each_hosts_gpu_reported(run: list[Event]) -> None:
     ],
 )
 def test_the_verdict_so_far_names_the_device_or_the_host(slow: dict[int, float], words: str) -> None:
-    state = RunState()
-    for event in stream(on_hosts(gpu_devices(2), gpu_devices(2)), InventedRun(4).steps(3)):
-        state.add(event)
-        if state.phase == "training":
-            break
+    steps = InventedRun(4).steps(3)
+    begun = list(stream(on_hosts(gpu_devices(2), gpu_devices(2)), steps))
+    training = 1 + next(n for n, event in enumerate(begun) if isinstance(event, WarmupDone))
     standings = (
         Standing(tower=tower, gpu=tower % 2, word="slow", percent=by, cause="thermal")
         for tower, by in slow.items()
     )
-    state.add(Judged(time_s=0.0, step=1, devices=tuple(standings)))
-    assert state.verdict_words() == words
+    look = Judged(time_s=0.0, step=1, devices=tuple(standings))
+    assert f"verdict: {words}" in drawn([*begun[:training], look])
 
 
 def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
@@ -125,4 +112,4 @@ def test_the_log_of_tf_cnn_benchmarks_and_the_news_name_them(run: list[Event]) -
     log = TfCnnLog()
     assert "Devices:     ['n1 GPU 0', 'n2 GPU 0']" in [line for event in run for line in log.lines(event)]
     lost = LossNotFinite(time_s=0.0, step=5, value="nan", towers=(1,))
-    assert news(lost, DEVICES) == "the loss is nan from step 5 on (n2 GPU 0)"
+    assert "the loss is nan from step 5 on (n2 GPU 0)" in drawn([*run[:-3], lost], 120)

@@ -1,15 +1,15 @@
+"""The progress of a run: the display of a terminal, and the lines of a pipe."""
+
 import io
 import itertools
-import re
 import sys
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from gputopo.report import Progress
-from gputopo.report.runs.progress import Display
-from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
     CheckpointSaved,
     Device,
@@ -29,30 +29,12 @@ from gputopo.values.run.events import (
 )
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
 from tests.kit import commands
+from tests.report.runs.displays import drawn, on_the_screen, terminal, text_of
 
 RUN = InventedRun(2, slow={1: 0.5}, noise=Noise(common=0.0, own=0.0, stalls=0.0))
 EVENTS: list[Event] = list(stream(gpu_devices(2), RUN.steps(20)))
+TRAINING = EVENTS[:-7]
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def terminal() -> Console:
-    return Console(file=Terminal(), force_terminal=True, width=100, color_system=None)
-
-
-def text_of(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-def drawn(state: RunState, width: int = 100) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(Display(state))
-    return text_of(console)
 
 
 def plain(events: list[Event], every: int | None = 10) -> list[str]:
@@ -90,12 +72,8 @@ def test_a_failure_is_shown_in_both_formats() -> None:
 
 
 def test_the_phases_follow_the_events() -> None:
-    state = RunState()
-    phases = [state.phase]
-    for event in EVENTS:
-        state.add(event)
-        phases.append(state.phase)
-    assert [phase for phase, _ in itertools.groupby(phases)] == [
+    shown = [drawn(EVENTS[:count])[0].partition("  ")[0] for count in range(len(EVENTS) + 1)]
+    assert [phase for phase, _ in itertools.groupby(shown)] == [
         "starting TensorFlow, building the model",
         "first step (tracing)",
         "warming up",
@@ -105,17 +83,13 @@ def test_the_phases_follow_the_events() -> None:
 
 
 def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
-    state = RunState()
-    for event in EVENTS[:-7]:
-        state.add(event)
-    assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
-    lines = drawn(state).splitlines()
+    lines = drawn(TRAINING)
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
-    assert lines[1].rstrip() == "verdict: GPU 1 looks 48% slower; not significant so far"
-    assert f"{state.running.steps} of 20" in lines[2]
+    assert lines[1] == "verdict: GPU 1 looks 48% slower; not significant so far"
+    assert " of 20" in lines[2]
     assert lines[3].startswith("GPU 0")
-    assert lines[3].rstrip().endswith("100% of the best  1700 MHz")
-    assert lines[4].rstrip().endswith("52% of the best  1700 MHz")
+    assert lines[3].endswith("100% of the best  1700 MHz")
+    assert lines[4].endswith("52% of the best  1700 MHz")  # 110 ms against 210 ms
     assert lines[3].count("━") > 1.8 * lines[4].count("━") > 0
 
 
@@ -123,18 +97,17 @@ Standings = tuple[tuple[str, float | None, str | None], ...]
 EQUAL = InventedRun(2, noise=Noise(common=0.0, own=0.0, stalls=0.0))
 
 
-def judged(run: InventedRun, standings: Standings, devices: tuple[Device, ...] = gpu_devices(2)) -> RunState:
-    """A training run after a look that found this."""
-    state = RunState()
-    for event in list(stream(devices, run.steps(20)))[:-7]:
-        state.add(event)
+def verdict(
+    run: InventedRun, standings: Standings, devices: tuple[Device, ...] = gpu_devices(2)
+) -> tuple[str, str]:
+    """The verdict on a training run after a look that found this, and the whole display."""
     found = tuple(
         Standing(tower=n, gpu=n, word=word, percent=percent, cause=cause)
         for n, (word, percent, cause) in enumerate(standings)
     )
-    if found:
-        state.add(Judged(time_s=0.0, step=9, devices=found))
-    return state
+    look = [Judged(time_s=0.0, step=9, devices=found)] if found else []
+    lines = drawn([*list(stream(devices, run.steps(20)))[:-7], *look])
+    return next(line.removeprefix("verdict: ") for line in lines if "verdict" in line), "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +123,7 @@ def judged(run: InventedRun, standings: Standings, devices: tuple[Device, ...] =
     ],
 )
 def test_the_verdict_so_far_is_in_the_fields_words(standings: Standings, words: str) -> None:
-    assert judged(EQUAL, standings).verdict_words() == words
+    assert verdict(EQUAL, standings)[0] == words
 
 
 @pytest.mark.parametrize(
@@ -158,18 +131,25 @@ def test_the_verdict_so_far_is_in_the_fields_words(standings: Standings, words: 
     [(), (("even", 0.3, None), ("cannot tell", None, None)), (("even", 2.1, None), ("even", 2.9, None))],
 )
 def test_the_verdict_so_far_does_not_contradict_the_bars(standings: Standings) -> None:
-    state = judged(InventedRun(2, slow={1: 0.22}, noise=EQUAL.noise), standings)
-    assert "80% of the best" in drawn(state)
-    assert state.verdict_words() == "GPU 1 looks 20% slower; not significant so far"
+    words, display = verdict(InventedRun(2, slow={1: 0.22}, noise=EQUAL.noise), standings)
+    assert "80% of the best" in display
+    assert words == "GPU 1 looks 20% slower; not significant so far"
 
 
-def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be_slow() -> None:
-    uncertain = judged(RUN, (("even", 0.3, None), ("cannot tell", None, None)), cpu_devices(2))
-    assert uncertain.verdict_words() == (
-        "CPU devices share the cores: differences between them are not judged"
-    )
-    proven = judged(RUN, (("even", 2.1, None), ("slow", 48.0, None)), cpu_devices(2))
-    assert proven.verdict_words() == "CPU device 1 slow by 48%"
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (
+            ("cannot tell", None, None),
+            "CPU devices share the cores: differences between them are not judged",
+        ),
+        (("slow", 48.0, None), "CPU device 1 slow by 48%"),
+    ],
+)
+def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be_slow(
+    second: tuple[str, float | None, None], words: str
+) -> None:
+    assert verdict(RUN, (("even", 0.3, None), second), cpu_devices(2))[0] == words
 
 
 def busy_from(step: int, others: float = 0.9) -> list[Event]:
@@ -186,10 +166,7 @@ def test_a_speed_beside_other_programs_is_called_not_reliable_first_and_also_of_
     step: int,
 ) -> None:
     says = "NOT RELIABLE: other programs used 90% of the CPU"
-    state = RunState()
-    for event in busy_from(step)[:-3]:
-        state.add(event)
-    assert drawn(state).splitlines()[0].rstrip() == says
+    assert drawn(busy_from(step)[:-3])[0] == says
     lines = plain(busy_from(step), every=1)
     assert says in next(line for line in lines if line.startswith("step 4"))
     assert "NOT RELIABLE" not in "".join(plain(busy_from(step, others=0.02), every=1))
@@ -202,16 +179,12 @@ FULL = GpuSample(
 
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_no_line_wraps_and_a_device_has_what_fits_into_its_line(width: int) -> None:
-    state = RunState()
-    for event in EVENTS[:-7]:
-        state.add(event)
-    state.add(Sample(time_s=1.0, gpus=(FULL,)))
     # The temperature and the width are not asked in every sample.
     later = msgspec.structs.replace(FULL, temperature_c=None, pcie_width=None)
-    state.add(Sample(time_s=2.0, gpus=(later,)))
-    lines = drawn(state, width).splitlines()
+    samples = [Sample(time_s=1.0, gpus=(FULL,)), Sample(time_s=2.0, gpus=(later,))]
+    lines = drawn([*TRAINING, *samples], width)
     assert len(lines) == 5
-    assert max(len(line.rstrip()) for line in lines) <= width
+    assert max(map(len, lines)) <= width
     facts = ["52%", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
     shown = [fact for fact in facts if fact in lines[4]]
     assert shown == facts[: len(shown)]
@@ -226,53 +199,62 @@ BY_ERROR: dict[str, object] = {**BY_TIME, "time_budget_s": 20.0, "max_error": 0.
 @pytest.mark.parametrize(
     ("spec", "step", "took", "left"),
     [
-        (BY_COUNT, 10, 5.0, 15.0),
-        (BY_TIME, 10, 5.0, 35.0),
-        ({**BY_TIME, "max_batches": 50}, 50, 35.0, 0.0),  # the steps are the nearer end
-        ({**BY_TIME, "max_batches": 50}, 45, 31.5, 3.5),
-        ({**BY_TIME, "max_batches": 50}, 10, 35.0, 5.0),  # the time is
-        (BY_ERROR, 15, 12.0, 8.0),  # 20 s
-        (BY_ERROR, 4, 2.0, 18.0),
-        (BY_ERROR, 6, 18.0, 18.0),  # 12 steps
-        (BY_ERROR, 5, 45.0, 15.0),  # a minute
-        ({**BY_COUNT, "task": "eval"}, 38, 19.0, 0.5),  # its first batch is not counted
+        (BY_COUNT, 10, 5.0, "15.0 s left"),
+        (BY_TIME, 10, 5.0, "35.0 s left"),
+        ({**BY_TIME, "max_batches": 50}, 50, 35.0, ""),  # the steps are the nearer end
+        ({**BY_TIME, "max_batches": 50}, 45, 31.5, "3.50 s left"),
+        ({**BY_TIME, "max_batches": 50}, 10, 35.0, "5.00 s left"),  # the time is
+        (BY_ERROR, 15, 12.0, "at most 8.00 s left"),  # 20 s
+        (BY_ERROR, 4, 2.0, "at most 18.0 s left"),
+        (BY_ERROR, 6, 18.0, "at most 18.0 s left"),  # 12 steps
+        (BY_ERROR, 5, 45.0, "at most 15.0 s left"),  # a minute
+        ({**BY_COUNT, "task": "eval"}, 37, 18.5, "1.00 s left"),  # its first batch is not counted
     ],
 )
 def test_the_time_that_is_left_is_that_until_the_nearest_end(
-    spec: dict[str, object], step: int, took: float, left: float
+    spec: dict[str, object], step: int, took: float, left: str
 ) -> None:
-    now = [0.0]
-    state = RunState(lambda: now[0])
-    for event in stream(gpu_devices(2), EQUAL.steps(step)):
-        if isinstance(event, RunStarted):
-            event = msgspec.structs.replace(event, spec={**event.spec, **spec})
-        if isinstance(event, Step) and event.step == step:
-            now[0] = took
-        state.add(event)
-        if isinstance(event, Step) and event.step == step:
-            break
-    assert state.left_s() == pytest.approx(left)
-    assert state.fraction() == pytest.approx(took / (took + left))
-    assert ("at most" in state.steps_words()) == ("max_error" in spec)
+    now = 0.0
+
+    def until_the_step() -> Iterator[Event]:
+        nonlocal now
+        for event in stream(gpu_devices(2), EQUAL.steps(step)):
+            if isinstance(event, RunStarted):
+                event = msgspec.structs.replace(event, spec={**event.spec, **spec})
+            if not isinstance(event, Step) or event.step < step:
+                yield event
+            elif event.step == step:
+                now = took
+                yield event
+                return
+
+    line = next(line for line in drawn(until_the_step(), clock=lambda: now) if line.startswith("steps"))
+    assert line.partition(", ")[2] == left
+    bar = line.count("━") + line.count("╸") / 2
+    seconds = float(left.split()[-3]) if left else 0.0
+    assert bar / 25 == pytest.approx(took / (took + seconds), abs=0.03)
 
 
 def test_after_a_restart_the_steps_that_are_left_are_those_that_the_first_worker_left() -> None:
-    now = [0.0]
-    state = RunState(lambda: now[0])
+    now = 0.0
     started = EVENTS[0]
     assert isinstance(started, RunStarted)
-    state.add(msgspec.structs.replace(started, spec={**started.spec, "num_batches": 40}))
 
-    def train(trained: int, steps: int) -> None:
-        state.add(WarmupDone(time_s=0.0, steps=1, seconds=1.0))
+    def trained(before: int, steps: int) -> Iterator[Event]:
+        nonlocal now
+        yield WarmupDone(time_s=0.0, steps=1, seconds=1.0)
         for one in EQUAL.steps(steps):
-            now[0] += 0.5
-            state.add(msgspec.structs.replace(one, global_step=trained + one.step))
+            now += 0.5
+            yield msgspec.structs.replace(one, global_step=before + one.step)
 
-    train(3, 20)  # 43 in all
-    state.add(Restarted(time_s=0.0, number=1, of=1, cause="killed", steps=13))
-    train(16, 10)
-    assert state.left_s() == pytest.approx(0.5 * (43 - 26))
+    events = itertools.chain(
+        [msgspec.structs.replace(started, spec={**started.spec, "num_batches": 40})],
+        trained(3, 20),  # 43 in all
+        [Restarted(time_s=0.0, number=1, of=1, cause="killed", steps=13)],
+        trained(16, 10),
+    )
+    # (43 - 26) steps of half a second
+    assert any(line.endswith(", 8.50 s left") for line in drawn(events, clock=lambda: now))
 
 
 ON_A_TERMINAL = """
@@ -287,26 +269,6 @@ with Progress() as progress:
         progress.draw()  # as the drawing thread does
 print("after")
 """
-
-
-def on_the_screen(written: str) -> list[str]:
-    """The lines of a terminal after these were written to it; of control sequences those that Rich uses."""
-    lines, row, column = [""], 0, 0
-    for found in re.finditer(r"\x1b\[\??([\d;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]", written):
-        text, count, control = found.group(), found.group(1), found.group(2)
-        if control == "A":
-            row -= int(count or 1)
-        elif control == "K":
-            lines[row] = "" if count == "2" else lines[row][:column]
-        elif text == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif text == "\r":
-            column = 0
-        elif not control:
-            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + 1 :]
-            column += 1
-    return [line for line in lines if line.strip()]
 
 
 def test_what_is_shown_first_stays_on_the_terminal_once_and_the_display_leaves_nothing() -> None:
@@ -390,13 +352,12 @@ def test_plain_lines_of_steps_come_by_time_with_the_time_that_is_left() -> None:
 
 
 def test_the_display_shows_what_the_gpus_reported_last() -> None:
-    state = RunState()
-    for event in EVENTS[:-1]:
-        state.add(event)
     asked = GpuSample(gpu=0, graphics_mhz=1683, temperature_c=71, power_w=148.4, throttle_mask=0x4)
-    state.add(Sample(time_s=1.0, gpus=(asked, GpuSample(gpu=1, graphics_mhz=1700))))
     not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0, throttle_mask=0)
-    state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
-    first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
+    samples = [
+        Sample(time_s=1.0, gpus=(asked, GpuSample(gpu=1, graphics_mhz=1700))),
+        Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))),
+    ]
+    first, second = (line for line in drawn([*EVENTS[:-1], *samples]) if "of the best" in line)
     assert first.endswith("100% of the best  1670 MHz  71 C  149 W")
-    assert second.rstrip().endswith("of the best  lost")
+    assert second.endswith("of the best  lost")

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gputopo.runs.verdict.judge import Judgement, judge
-from gputopo.runs.verdict.paces import Paces
+from gputopo.runs import Judgement
 from gputopo.values.run.events import Event, GpuSample, HostLoad, Sample, Step
+from tests.invented_runs import judged_events
 from tests.kit.drills.box import Trainer
 
 POWER_CAP, THERMAL, POWER_BRAKE = 0x4, 0x20, 0x80
@@ -53,10 +53,6 @@ def _reading(gpu: int, step: int, cards: Mapping[int, Readings], without: tuple[
     return GpuSample(gpu=gpu, **{name: value for name, value in fields.items() if name not in without})
 
 
-def judged(*args: Any, **more: Any) -> Judgement:
-    """The verdicts on the events of a run. `known`: before it."""
-    trainer = args[0]
-    paces = Paces(trainer.devices, known=more.pop("known", None))
-    for event in events(*args, **more):
-        paces.add(event)
-    return judge(paces)
+def judged(trainer: Trainer, *args: Any, **more: Any) -> Judgement:
+    """The verdicts on the events of a run."""
+    return judged_events(trainer.devices, events(trainer, *args, **more))

@@ -6,22 +6,16 @@ import re
 import msgspec
 import pytest
 
-from gputopo.runs.verdict.judge import Judgement, judge
-from gputopo.runs.verdict.paces import Paces
+from gputopo.runs import Judgement
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Expected, Known
 from tests import there
-from tests.invented_runs import cpu_devices, gpu_devices
+from tests.invented_runs import cpu_devices, gpu_devices, judged_events
 from tests.kit.drills.box import Factor, Trainer, flapping, hogged, levels, slower, slower_since
 
-SEEDS = (1, 2, 3)
 
-
-def judged(trainer: Trainer, steps: int, expected: Expected | None = None) -> Judgement:
-    paces = Paces(trainer.devices)
-    for event in trainer.events(steps):
-        paces.add(event)
-    return judge(paces, expected=expected)
+def judged(trainer: Trainer, steps: int, *, mode: str | None = None, known: Known | None = None) -> Judgement:
+    return judged_events(trainer.devices, trainer.events(steps), mode=mode, known=known)
 
 
 def slow(judgement: Judgement) -> list[int | None]:
@@ -32,17 +26,14 @@ def words(judgement: Judgement) -> list[str]:
     return [verdict.word for verdict in judgement.devices]
 
 
-@pytest.mark.parametrize(("percent", "seed"), [(5, 1), (15, 2)])
-def test_a_slow_card_is_found_within_100_steps_at_a_noise_of_one_percent(percent: int, seed: int) -> None:
-    judgement = judged(Trainer(slow={1: slower(percent)}, seed=seed), 100)
+def test_a_slow_card_is_found_within_100_steps_at_a_noise_of_one_percent() -> None:
+    judgement = judged(Trainer(slow={1: slower(5)}, seed=1), 100)
     assert words(judgement) == ["even", "slow", "even", "even"]
     found = judgement.slow[0]
-    assert found.percent_under == pytest.approx(percent, abs=0.8)
-    assert 3 < there(found.percent_under_low) < percent
+    assert found.percent_under == pytest.approx(5, abs=0.8)
+    assert 3 < there(found.percent_under_low) < 5
     # The slow one decides how long the others wait: of 0.1 s to compute and 0.02 s else.
-    assert there(found.cost).percent == pytest.approx(
-        100 * (1 - 0.12 / (0.12 + 0.1 * percent / (100 - percent))), abs=1
-    )
+    assert there(found.cost).percent == pytest.approx(100 * (1 - 0.12 / (0.12 + 0.1 * 5 / 95)), abs=1)
 
 
 def test_two_slow_cards_are_both_found_and_cost_together_more_than_each() -> None:
@@ -54,19 +45,16 @@ def test_two_slow_cards_are_both_found_and_cost_together_more_than_each() -> Non
 
 
 def test_in_independent_training_a_slow_card_costs_its_own_images_only() -> None:
-    paces = Paces(gpu_devices(4))
-    for event in Trainer(slow={1: slower(20)}).events(100):
-        paces.add(event)
-    (found,) = judge(paces, mode="independent").slow
+    (found,) = judged(Trainer(slow={1: slower(20)}), 100, mode="independent").slow
     assert there(found.cost).percent == pytest.approx(100 * (1 - (3 + 0.11 / 0.135) / 4), abs=1)
 
 
 @pytest.mark.parametrize(
     ("trainer", "steps", "when"),
     [
-        (Trainer(slow={1: levels((0, 8), (200, 20))}), 400, None),
-        (Trainer(slow={1: levels((100, 12), (250, 0))}), 500, (100, 250)),
-        (Trainer(slow={1: slower_since(300, 20, ramp=500)}), 1000, (430, None)),
+        (Trainer(slow={1: levels((0, 8), (100, 20))}), 200, None),
+        (Trainer(slow={1: levels((100, 12), (200, 0))}), 400, (100, 200)),
+        (Trainer(slow={1: slower_since(150, 20, ramp=250)}), 500, (210, None)),
     ],
     ids=["8 then 20 percent", "back again", "a ramp of half of the run"],
 )
@@ -81,15 +69,14 @@ def test_a_card_whose_level_changes_more_than_once_is_slow_where_it_is(
     assert ("from about step" in found.says) == (last is not None)
 
 
-@pytest.mark.parametrize("seed", SEEDS[:1])
-def test_a_card_that_was_slow_twice_is_slow_in_these_episodes(seed: int) -> None:
-    twice = levels((100, 15), (200, 0), (350, 15), (450, 0))
-    (found,) = judged(Trainer(slow={1: twice}, seed=seed), 600).slow
+def test_a_card_that_was_slow_twice_is_slow_in_these_episodes() -> None:
+    twice = levels((60, 15), (120, 0), (200, 15), (260, 0))
+    (found,) = judged(Trainer(slow={1: twice}, seed=1), 330).slow
     assert found.tower == 1
-    assert found.steps == pytest.approx(200, abs=20)
+    assert found.steps == pytest.approx(120, abs=20)
     assert found.percent_under == pytest.approx(15, abs=2)
-    assert found.from_step == pytest.approx(100, abs=20)
-    assert found.to_step == pytest.approx(450, abs=20)
+    assert found.from_step == pytest.approx(60, abs=20)
+    assert found.to_step == pytest.approx(260, abs=20)
     assert "in parts of steps" in found.says
 
 
@@ -111,10 +98,8 @@ def at_random(share: float, longer: float) -> Factor:
     [
         (500, flapping(100, 25, 18), 0.25, 22),
         (500, at_random(0.1, 1.526), 0.116, 52.6),  # as drawn
-        (500, flapping(64, 10, 25.2), 0.14, 33.7),
         (500, at_random(0.5, 1.105), 0.53, 10.5),
-        (3_000, flapping(16, 4, 18), 0.25, 22),
-        (5_000, at_random(0.04, 2.5), 0.04, 150),
+        (2_000, at_random(0.05, 2.5), 0.056, 150),  # as drawn
     ],
 )
 def test_a_card_that_is_slow_now_and_then_is_slow_by_the_time_it_loses(
@@ -131,19 +116,29 @@ def test_a_card_that_is_slow_now_and_then_is_slow_by_the_time_it_loses(
     assert int(described[2]) == pytest.approx(size, rel=0.1)
 
 
+def stalled(seed: int) -> Factor:
+    """Ten times as long in 12 of 400 steps."""
+    steps = random.Random(seed).sample(range(1, 401), 12)
+    return lambda step: 10.0 if step in steps else 1.0
+
+
+def test_a_few_stalls_are_a_fault_of_one_card_and_noise_where_another_has_as_many() -> None:
+    devices = gpu_devices(3)
+    assert slow(judged(Trainer(devices=devices, slow={1: stalled(1)}), 400)) == [1]
+    both = judged(Trainer(devices=devices, slow={1: stalled(1), 2: stalled(2)}), 400)
+    assert words(both) == ["even", "cannot tell", "cannot tell"]
+
+
 @pytest.mark.parametrize(
     "trainer",
     [
-        Trainer(noise=0.05),
-        Trainer(devices=cpu_devices(2), noise=0.2),
-        Trainer(noise=0.05, memory=0.9),
-        Trainer(slow={1: slower(2)}),
+        Trainer(devices=cpu_devices(2), noise=0.2, seed=1),
+        Trainer(noise=0.05, memory=0.9, seed=2),
+        Trainer(slow={1: slower(2)}, seed=1),
     ],
-    ids=["noisy", "very noisy", "correlated", "2 percent"],
+    ids=["very noisy", "correlated", "2 percent"],
 )
-@pytest.mark.parametrize("seed", SEEDS[:2])
-def test_nobody_is_accused(trainer: Trainer, seed: int) -> None:
-    trainer.seed = seed
+def test_nobody_is_accused(trainer: Trainer) -> None:
     judgement = judged(trainer, 200)
     assert slow(judgement) == []
     assert judgement.run is None
@@ -182,12 +177,6 @@ def test_a_device_that_is_slow_while_no_other_program_took_the_cpu_is_named_on_a
     assert words(judged(trainer, 200))[1] == "cannot tell"
 
 
-def test_a_card_that_disappears_is_not_judged_and_the_others_are() -> None:
-    judgement = judged(Trainer(marks_end={1: 60}, slow={3: slower(10)}), 200)
-    assert words(judgement) == ["even", "cannot tell", "even", "slow"]
-    assert judgement.devices[1].why == "no time marks after step 60"
-
-
 def test_a_program_that_ran_for_a_moment_is_no_excuse() -> None:
     trainer = Trainer(
         devices=cpu_devices(2), slow={1: slower(20)}, other_cpu=lambda step: 0.61 if step < 15 else 0.0
@@ -199,28 +188,32 @@ def test_all_slow_alike_is_seen_against_what_is_expected_only() -> None:
     trainer = Trainer(slow={tower: slower(15) for tower in range(4)})
     assert slow(judged(trainer, 100)) == []
     # 256 images in 0.12 s would be 2133; the common noise of a step is 3 %.
-    known = Expected(images_per_sec=2080, low=2000, high=2150, source="earlier runs")
-    found = there(judged(trainer, 100, known).run)
+    expected = Expected(images_per_sec=2080, low=2000, high=2150, source="earlier runs")
+    known = Known(expected=expected)
+    found = there(judged(trainer, 100, known=known).run)
     assert (found.word, found.against) == ("slow", "expected")
-    fine = there(judged(Trainer(), 100, known).run)
+    fine = there(judged(Trainer(), 100, known=known).run)
     assert fine.word == "even"
-    nothing = there(judge(Paces(gpu_devices(2)), unexpected="no earlier run").run)
+    nothing = there(judged(trainer, 0, known=Known(unexpected="no earlier run")).run)
     assert nothing.word == "cannot tell"
     assert nothing.says == "Not compared with what this run should reach: no earlier run"
-    vague = there(judged(trainer, 100, msgspec.structs.replace(known, low=1900, high=2600)).run)
-    assert vague.word == "cannot tell"
+    vague = Known(expected=msgspec.structs.replace(expected, low=1900, high=2600))
+    assert there(judged(trainer, 100, known=vague).run).word == "cannot tell"
 
 
 @pytest.mark.parametrize(
-    "expected", [None, Expected(images_per_sec=2080, low=2000, high=2150, source="runs")]
+    ("start", "steps", "expected"),
+    [(150, 300, None), (0, 100, Expected(images_per_sec=2080, low=2000, high=2150, source="runs"))],
 )
-def test_a_run_that_is_slow_beside_a_busy_host_is_not_called_slow(expected: Expected | None) -> None:
-    start = 0 if expected else 300
+def test_a_run_that_is_slow_beside_a_busy_host_is_not_called_slow(
+    start: int, steps: int, expected: Expected | None
+) -> None:
+    known = Known(expected=expected)
     all_slow = {tower: slower_since(start, 15) for tower in range(4)}
-    found = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.95), 500, expected).run)
+    found = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.95), steps, known=known).run)
     assert (found.word, found.why) == ("cannot tell", "other programs used 95% of the CPU")
     assert found.says.startswith("Cannot tell: other programs used 95% of the CPU (the run ")
-    idle = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.05), 500, expected).run)
+    idle = there(judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.05), steps, known=known).run)
     assert idle.word == "slow"
 
 
@@ -231,10 +224,7 @@ def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> 
     )
 
     def found(known: Known | None, slow: dict[int, Factor]) -> Judgement:
-        paces = Paces(devices, known=known)
-        for event in Trainer(devices=devices, slow=slow).events(100):
-            paces.add(event)
-        return judge(paces)
+        return judged(Trainer(devices=devices, slow=slow), 100, known=known)
 
     def speeds(of_1080: float, share: float = 0.03) -> Known:
         def one(rate: float) -> Expected:
@@ -255,14 +245,3 @@ def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> 
     assert words(found(speeds(50), {2: slower(50)}))[:2] == ["even", "even"]
     assert words(found(speeds(50), {2: slower(50), 1: slower(10)}))[:2] == ["even", "slow"]
     assert found(speeds(50), {2: slower(50)}).slow == ()
-
-
-def test_a_long_run_is_judged_from_few_rows() -> None:
-    paces = Paces(gpu_devices(2))
-    for event in Trainer(devices=gpu_devices(2), slow={1: slower(6)}).events(5_000):
-        paces.add(event)
-    assert len(paces.blocks.first_steps) <= 600
-    assert len(paces.kept.items) <= 1000
-    (found,) = judge(paces).slow
-    assert found.percent_under == pytest.approx(6, abs=0.2)
-    assert found.steps > 4_700

@@ -9,15 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import document_lines, run_document
-from gputopo.runs import Judgement, Summary, summarise
-from gputopo.runs.verdict.hosts import named_by_host
+from gputopo.runs import summarise
 from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted, Sample, Step
 from gputopo.values.run.hosts import whole_hosts
 from gputopo.values.run.result import Result
-from gputopo.values.run.verdict import EVEN, SLOW, Known, Verdict
+from gputopo.values.run.verdict import EVEN, SLOW, Known
 from tests import there
-from tests.invented_runs import BEGAN_S, InventedRun, Noise, gpu_devices, on_hosts, stream
-from tests.kit.drills.box import Trainer, slower
+from tests.invented_runs import (
+    BEGAN_S,
+    InventedRun,
+    Noise,
+    gpu_devices,
+    judged_events,
+    on_hosts,
+    stream,
+)
+from tests.kit.drills.box import Factor, Trainer, levels, slower
 
 QUIET = Noise(common=0.02, own=0.005, stalls=0.0)
 
@@ -156,66 +163,42 @@ def test_the_slow_network_of_a_busy_host_is_named_with_its_load() -> None:
 DEVICES = on_hosts(gpu_devices(2), gpu_devices(2), gpu_devices(1))
 
 
-def slow(device: Device, percent: float, **fields: object) -> Verdict:
-    return Verdict(
-        word=SLOW,
-        says=f"tower {device.tower}",
-        tower=device.tower,
-        part="compute",
-        percent_under=percent,
-        percent_under_low=percent - 1,
-        percent_under_high=percent + 1,
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-def said(*percents: float, **fields: object) -> list[str]:
-    """The sentences on the devices of n2, slower by so many percent; those of n1 and n3 are even."""
-    even = Verdict(word="even", says="even")
-    verdicts = {device.tower: even for device in DEVICES}
-    own = [device for device in DEVICES if device.host == "n2"]
-    verdicts |= {one.tower: slow(one, by, **fields) for one, by in zip(own, percents, strict=False)}
-    return [verdicts_of.says for verdicts_of in list(named_by_host(DEVICES, verdicts).values())[2:4]]
+def begins(slow: dict[int, Factor]) -> list[str]:
+    """How the sentences on the slow devices begin; n2 has the towers 2 and 3."""
+    trainer = Trainer(devices=DEVICES, common=0.0, slow=slow)
+    slow_ones = judged_events(DEVICES, trainer.events(150)).slow
+    return [verdict.says.partition(" compute")[0] for verdict in slow_ones]
 
 
 def test_a_host_all_of_whose_devices_are_slow_is_named_once_with_the_middle_of_them() -> None:
-    sentence = "host n2: all 2 GPUs compute 11% slower than on other hosts (at least 9.0%, 99.9% confidence)"
-    assert said(10, 12) == [sentence] * 2
+    trainer = Trainer(devices=DEVICES, common=0.0, slow={2: slower(18), 3: slower(20)})
+    first, second = judged_events(DEVICES, trainer.events(150)).slow
+    assert first.says == second.says
+    assert first.says.startswith("host n2: all 2 GPUs compute 19% slower than on other hosts (at least 1")
+    # A step takes 10 ms of weights, 100 / 0.8 ms of computing and 10 ms of rest, of which 25 ms are lost.
+    assert there(first.cost).percent == pytest.approx(100 * 25 / 145, abs=1.5)
 
 
 def test_a_device_that_is_slower_still_than_its_host_keeps_its_own_sentence() -> None:
-    first, second = said(10, 30)
-    assert first.startswith("host n2: all 2 GPUs")
-    assert second == "tower 3"
-
-
-def judgement(trainer: Trainer) -> Judgement:
-    summary = Summary()
-    for event in trainer.events(150):
-        summary.add(event)
-    return summary.judgement()
-
-
-def test_a_slow_host_costs_what_all_its_devices_cost_together() -> None:
-    devices = on_hosts(gpu_devices(2), gpu_devices(2))
-    found = judgement(Trainer(devices=devices, common=0.0, slow={2: slower(20), 3: slower(20)}))
-    costs = [verdict.cost.percent for verdict in found.devices if verdict.cost is not None]
-    # A step takes 10 ms of weights, 100 / 0.8 ms of computing and 10 ms of rest, of which 25 ms are lost.
-    assert costs == [pytest.approx(100 * 25 / 145, abs=1.5)] * 2
-    assert {verdict.says.split(" compute")[0] for verdict in found.slow} == {"host n2: all 2 GPUs"}
+    assert begins({2: slower(10), 3: slower(30)}) == [
+        "host n2: all 2 GPUs",
+        "n2 GPU 1 (NVIDIA GeForce GTX 1070)",
+    ]
 
 
 def test_two_slow_hosts_of_three_are_both_named() -> None:
     devices = on_hosts(*[gpu_devices(4)] * 3)
-    found = judgement(Trainer(devices=devices, slow={tower: slower(12) for tower in range(4, 12)}))
-    names = {verdict.says.split(" compute")[0] for verdict in found.slow}
-    assert names == {"host n2: all 4 GPUs", "host n3: all 4 GPUs"}
+    trainer = Trainer(devices=devices, slow={tower: slower(12) for tower in range(4, 12)})
+    found = judged_events(devices, trainer.events(100)).slow
+    assert {verdict.says.partition(" compute")[0] for verdict in found} == {
+        "host n2: all 4 GPUs",
+        "host n3: all 4 GPUs",
+    }
 
 
 def test_devices_that_were_slow_one_after_another_are_no_slow_host() -> None:
-    verdicts = {0: slow(DEVICES[0], 9), 1: slow(DEVICES[1], 9, from_step=300)}
-    verdicts[0] = msgspec.structs.replace(verdicts[0], to_step=200)
-    assert named_by_host(DEVICES, verdicts) == verdicts
+    later = begins({2: levels((1, 20), (70, 0)), 3: levels((80, 20))})
+    assert later == ["n2 GPU 0 (NVIDIA GeForce GTX 1070)", "n2 GPU 1 (NVIDIA GeForce GTX 1070)"]
 
 
 @given(st.dictionaries(st.integers(0, 4), st.sampled_from(["compute", "weights"])))

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise.run_folder import ALL_SAMPLES, BLOCK_SAMPLES, WrittenSamples
-from gputopo.values.run.bounded import Thinned
+from gputopo.values.run.bounded import ALL_SAMPLES, BLOCK_SAMPLES, Thinned, WrittenSamples
 from gputopo.values.run.events import Sample, Xid
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputopo.launch.hosts.agent import SECRET
+SECRET = "GPUTOPO_SECRET"
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,11 +11,21 @@ from typing import IO, Any
 
 import pytest
 
-from gputopo.launch.hosts.addresses import free_port
 from tests.kit import commands
 from tests.kit.forks import Program
+from tests.kit.ports import free_port
 
 SHOWS = "import json, os; print(json.dumps(dict(os.environ)))"
+REPORTS = f"""
+{SHOWS}
+import time
+from gputopo.launch.throughput import Steps
+rank = int(os.environ["RANK"])
+with Steps(examples=16, device=1) as steps:
+    for _ in range(41):
+        time.sleep(0.01)
+        steps.done(busy_s=0.005 + 0.001 * rank)
+"""
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -53,15 +62,6 @@ class Hosts:
 
 
 Started = Callable[..., Hosts]
-# A driver that waits less long for rank 0 after another host has failed.
-DRIVES = """
-import sys
-from gputopo.cli import run_command
-from gputopo.launch.hosts import driver
-driver.LEADER_S = 0.5
-sys.exit(run_command(sys.argv[1:]))
-"""
-FAILS_ON_1 = "if test $RANK = 1; then exit 7; fi; exec sleep 600"
 
 
 @pytest.fixture
@@ -73,8 +73,10 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
         yield partial(Hosts, tmp_path, left)
 
 
-def test_each_host_runs_the_program_on_its_share_and_knows_the_others(hosts: Started) -> None:
-    run = hosts("--num-gpus", "6", program=(sys.executable, "-c", SHOWS))
+def test_each_host_runs_the_program_on_its_share_knows_the_others_and_records_its_own_steps(
+    hosts: Started,
+) -> None:
+    run = hosts("--num-gpus", "6", program=(sys.executable, "-c", REPORTS))
     ended = run.ended()
     assert [code for code, _, _ in ended] == [0, 0], ended
     environs = [json.loads(out) for _, out, _ in ended]
@@ -91,23 +93,11 @@ def test_each_host_runs_the_program_on_its_share_and_knows_the_others(hosts: Sta
     assert environs[0]["MASTER_PORT"] == environs[1]["MASTER_PORT"]
     assert [one["NCCL_SOCKET_IFNAME"] for one in environs] == ["=lo", "=lo"]
     for rank in (0, 1):
-        gpus = [row["device"]["gpu"] for row in run.result(rank)["devices"]]
-        assert gpus == _gpus(ended[rank][2], rank), "each host records its own"
-
-
-def test_a_program_is_started_on_all_hosts_from_one(tmp_path: Path) -> None:
-    hosts = f"localhost:{free_port()},127.0.0.1"
-    program = ("sh", "-c", "echo rank $RANK of $WORLD_SIZE")
-    driver = subprocess.run(
-        (sys.executable, "-m", "gputopo", "run", "--cpu", "--hosts", hosts, "--", *program),
-        env={**os.environ, "GPUTOPO_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (driver.returncode, driver.stdout) == (0, "rank 0 of 2\n"), driver.stderr
-    assert "127.0.0.1: rank 1 of 2\n" in driver.stderr
+        result = run.result(rank)
+        assert [row["device"]["gpu"] for row in result["devices"]] == _gpus(ended[rank][2], rank)
+        assert result["images"] == 40 * 16
+        busy = [row["compute_ms"] for row in result["devices"] if row["compute_ms"]]
+        assert busy == [pytest.approx(5.0 + rank)]
 
 
 def _gpus(printed: str, rank: int) -> list[int]:
@@ -143,28 +133,6 @@ def test_one_host_that_is_enough_runs_it_alone(hosts: Started) -> None:
     assert "TF_CONFIG" not in json.loads(out)
 
 
-REPORTS = """
-import os, time
-from gputopo.launch.throughput import Steps
-rank = int(os.environ["RANK"])
-with Steps(examples=16, device=1) as steps:
-    for _ in range(41):
-        time.sleep(0.01)
-        steps.done(busy_s=0.005 + 0.001 * rank)
-"""
-
-
-def test_each_host_records_the_steps_of_its_own_program(hosts: Started) -> None:
-    run = hosts("--gpus", "1-2", program=(sys.executable, "-c", REPORTS))
-    ended = run.ended()
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    for rank in (0, 1):
-        result = run.result(rank)
-        assert result["images"] == 40 * 16
-        busy = [row["compute_ms"] for row in result["devices"] if row["compute_ms"]]
-        assert busy == [pytest.approx(5.0 + rank)]
-
-
 def test_each_host_ends_with_the_code_of_its_program_when_that_ends(hosts: Started, tmp_path: Path) -> None:
     waits = "until test -e ended; do sleep 0.01; done; exit 5"
     script = f"cd {tmp_path}; if test $RANK = 1; then exit 7; fi; {waits}"
@@ -176,17 +144,3 @@ def test_each_host_ends_with_the_code_of_its_program_when_that_ends(hosts: Start
     for rank, code in ((0, 5), (1, 7)):
         assert f"gputopo: sh ended with exit code {code}\n" in ended[rank][2]
         assert (run.result(rank)["status"], run.result(rank)["exit_code"]) == ("failed", code)
-
-
-def test_a_driver_ends_all_hosts_with_the_code_of_the_first_that_fails(tmp_path: Path) -> None:
-    hosts = f"localhost:{free_port()},127.0.0.1"
-    driver = subprocess.run(
-        (sys.executable, "-c", DRIVES, "run", "--cpu", "--hosts", hosts, "--", "sh", "-c", FAILS_ON_1),
-        env={**os.environ, "GPUTOPO_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert driver.returncode == 7, driver.stderr
-    assert "gputopo: 127.0.0.1 (rank 1) failed first, with exit code 7" in driver.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.hosts.addresses import free_port
 from tests.kit import commands
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.tensorflow
 
