@@ -70,11 +70,11 @@ def _case(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any
 @functools.cache
 def _first(name: str, seed: int, device: Device, servers: tuple[Server, ...]) -> list[Any]:
     """Return the first weights of a model, created on a device."""
-    from gputopo.launch.train import stepper_of
+    from gputopo.launch.train.placement import place
 
     fields: dict[str, Any] = {"model": name, "seed": seed, "batch_size": 1, "ps_device": device.device}
     spec = RunSpec(backend="cpu", devices=(device,), servers=servers, **fields)
-    return [variable.numpy() for variable in stepper_of(_model(name), spec).placement.places[0]]
+    return [variable.numpy() for variable in place(_model(name), spec).places[0]]
 
 
 def _model(name: str) -> Any:
