@@ -23,7 +23,6 @@ GOOD = {
     "many_labels": "sigmoid cross-entropy of every class",
     "by_class": "softmax cross-entropy; the model's last activation is softmax",
     "stateful": "softmax cross-entropy",
-    "looping": "softmax cross-entropy",
     "fits": "SparseCategoricalCrossentropy, as the model was compiled, on class numbers",
     "READY": "softmax cross-entropy; the last layer returns logits",
     "needs_batch": "softmax cross-entropy",
@@ -61,7 +60,6 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
     for name in ("normed", "joined"):  # they are on two
         del made[name]["devices"]
     made["replicated"] = {"model": f"{USER}:normed", **REPLICATED, "data_format": "NCHW"}
-    made["independent"] = {"model": f"{USER}:normed", "variable_update": "independent"}
     for name in own:
         made[f"{name} bf16"] = {"model": f"{USER}:{name}", **one, "precision": {"compute": "bf16"}}
     made["dropping xla"] = {**made["dropping"], "precision": {"xla": True}}
@@ -131,12 +129,6 @@ def test_every_synchronous_mode_and_layout_trains_alike(found: dict[str, Any]) -
     for name in ("s0", "s1", "w0_0", "w0_4"):
         np.testing.assert_allclose(copies["arrays"][name], server["arrays"][name], rtol=0, atol=1e-5)
     assert abs(server["arrays"]["s0"]).max() > 1e-3, "moving statistics move"
-
-
-def test_independent_towers_start_alike_and_drift_apart(found: dict[str, Any]) -> None:
-    reported = found["independent"]
-    assert reported["losses"][0] == pytest.approx(found["normed"]["losses"][0], rel=TOLERANCE)
-    assert abs(reported["arrays"]["w0_0"] - reported["arrays"]["w1_0"]).max() > 1e-3
 
 
 def test_first_values_follow_the_seed(found: dict[str, Any]) -> None:
