@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gputopo.values.bandwidth import READING, Between, Failure, Kind, Level, Method, Path
+from gputopo.values.bandwidth import READING, Between, CopiedKind, Failure, Level, Method, Path
 
 CopyKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
 
@@ -46,7 +46,7 @@ class CopyJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `min_bytes`.
     """
 
-    kind: Kind
+    kind: CopiedKind
     copies: tuple[Copy, ...]
     group: str | None = None
     bytes: int | None = None

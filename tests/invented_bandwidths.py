@@ -4,7 +4,18 @@ from itertools import combinations, permutations
 
 import msgspec
 
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    CopyLatency,
+    CopyRate,
+    Expectation,
+    Failure,
+    NotMeasured,
+    Sample,
+    Samples,
+    UplinkGroup,
+)
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine
 
@@ -28,16 +39,16 @@ def machine_with(gpus: int) -> Machine:
     )
 
 
-def pair(source: int, destination: int, speed: float, *, staged: bool = False) -> Sample:
+def pair(source: int, destination: int, speed: float, *, staged: bool = False) -> CopyRate:
     """Return one copy between GPUs, alone."""
-    return Sample(
+    return CopyRate(
         kind="p2p_staged" if staged else "p2p_direct",
         source=End(f"gpu:{source}"),
         destination=End(f"gpu:{destination}"),
         method="copy_engine",
         median_gb_per_s=speed,
         repeats_gb_per_s=(speed,),
-        expected_gb_per_s=None if staged else 12.6,
+        expectation=Expectation(gb_per_s=None if staged else 12.6),
     )
 
 
@@ -45,17 +56,17 @@ def host_samples(gpu: int) -> list[Sample]:
     """Return the copies of one GPU with the host: alone, at once, pageable; and inside it."""
     place, extra = End.of_gpus(gpu), gpu / 10
     seen = (Conditions(gpu=gpu, readings=3, pstate="P0", pcie_gen=3, pcie_width=16),)
-    to = Sample(kind="h2d", source=End("host"), destination=place, pinned=True, bytes=2**25)
+    to = CopyRate(kind="h2d", source=End("host"), destination=place, pinned=True, bytes=2**25)
     replace = msgspec.structs.replace
     return [
-        replace(to, median_gb_per_s=UP + extra, expected_gb_per_s=12.6, expected_source="links.csv",
+        replace(to, median_gb_per_s=UP + extra, expectation=Expectation("links.csv", 12.6),
                 conditions=seen),
         replace(to, kind="d2h", source=place, destination=End("host"), median_gb_per_s=DOWN + extra),
         replace(to, median_gb_per_s=6.5, group="h2d all"),
         replace(to, kind="bidirectional", median_gb_per_s=21.5),
         replace(to, pinned=False, median_gb_per_s=4.75),
-        replace(to, kind="latency", median_us=8.25, bytes=16),
-        Sample(kind="d2d_local", source=place, destination=place, median_gb_per_s=601.0,
+        CopyLatency(source=to.source, destination=place, pinned=True, median_us=8.25, bytes=16),
+        CopyRate(kind="d2d_local", source=place, destination=place, median_gb_per_s=601.0,
                discarded_gb_per_s=(85.0, 90.0), discarded_because="clock ramp-up"),
     ]  # fmt: skip
 
@@ -69,11 +80,11 @@ def bandwidth_of(gpus: int = 4) -> Bandwidth:
         samples.append(pair(a, b, 0.73 if tuple(sorted((a, b))) == last else direct))
         samples.append(pair(a, b, 0.77 if tuple(sorted((a, b))) == last else 5.5, staged=True))
     samples.append(
-        Sample(kind="host_memory", source=End("node:0"), destination=End("node:1"), median_gb_per_s=31.4)
+        CopyRate(kind="host_memory", source=End("node:0"), destination=End("node:1"), median_gb_per_s=31.4)
     )
     return Bandwidth(
         source="live",
-        samples=tuple(samples),
+        samples=Samples(samples),
         failures=(
             Failure(kind="p2p_direct", source=End("gpu:0"), destination=End("gpu:1"), method="kernel_read",
                     reason="WRONG_DATA", says="3 words differ"),

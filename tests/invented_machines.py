@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from hypothesis import strategies as st
 
+from gputopo.values import bandwidth
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Link, Machine, Sample
 from gputopo.values.samples import facts_of, of_sample
@@ -73,6 +74,12 @@ def _value(kind: Any, dice: random.Random) -> Any:
         gpus = [_value(Gpu, dice) for _ in range(dice.choice((0, 1, 2)))]
         few = (dict([*of_sample(facts_of(gpu)).items()][:8]) | {"index": gpu.index} for gpu in gpus)
         return _struct(kind, dice, gpus=tuple(few))
+    if kind is bandwidth.Samples:
+        kinds = [dice.choice(typing.get_args(bandwidth.Sample)) for _ in range(dice.choice((0, 1, 2, 5)))]
+        return bandwidth.Samples(_struct(one, dice) for one in kinds)
+    if kind is bandwidth.Expectation:
+        hints = typing.get_type_hints(kind)
+        return kind(*(_value(hints[name], dice) for name in ("source", "gb_per_s", "low_gb_per_s")))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _struct(kind, dice)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

@@ -9,7 +9,14 @@ import msgspec
 from gputopo.cli.printing import show_report
 from gputopo.launch import HostOptions, machine_from
 from gputopo.report import note, show_error
-from gputopo.values.bandwidth import TCP, Bandwidth, Level, NetworkToolChoice
+from gputopo.values.bandwidth import (
+    TCP,
+    Bandwidth,
+    CollectiveRate,
+    Level,
+    NetworkToolChoice,
+    TransferRate,
+)
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
@@ -193,7 +200,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
         return ExitCode.OK
     measured, nics = network
     machine = Machine(source="live", bandwidth=measured)
-    if any(sample.is_collective for sample in measured.samples):
+    if measured.samples.of(CollectiveRate):
         machine = msgspec.structs.replace(machine, nics=nics)
         measured = with_expectations(measured, machine)
         machine = msgspec.structs.replace(machine, bandwidth=measured)
@@ -216,7 +223,7 @@ def _save_network(measured: "Bandwidth") -> None:
     measured = msgspec.structs.replace(measured, measured_at=time.time())
     if lost := history.save_network(measured, saved_at=time.time()):
         note(lost)
-    is_tcp = any(sample.kind == "network" and sample.transport == TCP for sample in measured.samples)
+    is_tcp = any(sample.transport == TCP for sample in measured.samples.of(TransferRate))
     use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
     note(f"saved in {history.path}{use}")
 
@@ -257,7 +264,7 @@ def with_expected(machine: "Machine", measured: "Bandwidth") -> "Bandwidth":
     """Return the bandwidth with the expected rates and the GPUs that share an uplink."""
     from gputopo.copies import uplink_groups, with_expectations
 
-    groups = measured.uplink_groups or uplink_groups(measured.samples, machine)
+    groups = measured.uplink_groups or uplink_groups(measured.copies, machine)
     return with_expectations(msgspec.structs.replace(measured, uplink_groups=groups), machine)
 
 
@@ -296,7 +303,7 @@ def _code(
 
 
 def _reached_a_gpu(measured: "Bandwidth") -> bool:
-    samples = any(sample.gpus for sample in measured.samples if not sample.is_collective)
+    samples = any(sample.gpus for sample in measured.samples if not isinstance(sample, CollectiveRate))
     return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
 
@@ -340,7 +347,7 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
         what = "a result that ended early" if measured.source == "live" else "a capture that ends early"
         why = f"{what} is no baseline"
     if not _reached_a_gpu(measured):
-        collectives = any(sample.is_collective for sample in measured.samples)
+        collectives = measured.samples.of(CollectiveRate)
         why = why or ("collective operations show no single path" if collectives else "no GPU was measured")
     if why is not None:
         note(f"not saved: {why}")

@@ -6,17 +6,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.values.bandwidth import Samples
+from gputopo.values.bandwidth_json import JSON_TYPE
 from gputopo.values.errors import UsageError
 from gputopo.values.option import nearest, shown
 from gputopo.values.subject import Subject
 
 
 class JsonDocument(NamedTuple):
-    """A JSON document: the module and the name of its type, and the command that writes it."""
+    """A JSON document: the module and the name of its type, and the command that writes it.
+
+    `has_samples`: whether it has `Samples` of a bandwidth.
+    """
 
     module: str
     type_name: str
     written_by: str
+    has_samples: bool = False
 
     @property
     def type(self) -> Any:
@@ -25,12 +31,14 @@ class JsonDocument(NamedTuple):
 
 
 DOCUMENTS: Mapping[str, JsonDocument] = {
-    "machine": JsonDocument("gputopo.values.machine", "Machine", "inspect --record FILE"),
-    "inspect": JsonDocument("gputopo.values.finding", "Inspection", "inspect --json"),
+    "machine": JsonDocument("gputopo.values.machine", "Machine", "inspect --record FILE", has_samples=True),
+    "inspect": JsonDocument("gputopo.values.finding", "Inspection", "inspect --json", has_samples=True),
     "watched": JsonDocument("gputopo.cli.watch", "Watched", "inspect --watch --json"),
     "diff": JsonDocument("gputopo.values.difference", "Difference", "inspect --diff FILE --json"),
     "fleet": JsonDocument("gputopo.values.finding", "Fleet", "inspect --fleet --json"),
-    "bandwidth": JsonDocument("gputopo.cli.bandwidth", "BandwidthReport", "bandwidth --json"),
+    "bandwidth": JsonDocument(
+        "gputopo.cli.bandwidth", "BandwidthReport", "bandwidth --json", has_samples=True
+    ),
     "bandwidth_diff": JsonDocument(
         "gputopo.values.difference", "BandwidthDifference", "bandwidth --baseline FILE --json"
     ),
@@ -57,11 +65,15 @@ def json_schema(name: str) -> dict[str, Any]:
         hint = f"did you mean {near[0]}?" if near else "gputopo explain schema lists the documents"
         raise UsageError(f"there is no document {shown(name)}", hint)
 
-    def as_text(kind: type) -> dict[str, str]:  # of a type that is written as a string (values.schema)
-        about = {"description": "what a finding is about: a GPU, a pair, a link, the host"}
-        return {"type": "string"} | (about if kind is Subject else {})
+    samples: dict[str, Any] = {"default": []}
 
-    (schema,), parts = msgspec.json.schema_components([document.type], schema_hook=as_text)
+    def of_type(kind: type) -> dict[str, Any]:  # of a type that msgspec does not know (values.schema)
+        about = {"description": "what a finding is about: a GPU, a pair, a link, the host"}
+        return samples if kind is Samples else {"type": "string"} | (about if kind is Subject else {})
+
+    types = (document.type, JSON_TYPE) if document.has_samples else (document.type,)
+    (schema, *of_samples), parts = msgspec.json.schema_components(types, schema_hook=of_type)
+    samples.update(*of_samples)
     dialect = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": dialect, "title": f"gputopo {name}", **schema, "$defs": parts}
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gputopo.public_names import exports
 
 if TYPE_CHECKING:
-    from gputopo.copies.clock_ramp_up import ramp_up_samples as ramp_up_samples
     from gputopo.copies.clock_ramp_up import ramp_ups as ramp_ups
+    from gputopo.copies.clock_ramp_up import steady_copies as steady_copies
     from gputopo.copies.collectives import NETWORK_LOW_SHARE as NETWORK_LOW_SHARE
     from gputopo.copies.collectives import expected_rate as expected_rate
     from gputopo.copies.collectives import network_ports as network_ports
@@ -59,9 +59,9 @@ _MODULES = {
     "next_sets": "sharing",
     "nvls_is_off": "collectives",
     "on_path_of": "physics",
-    "ramp_up_samples": "clock_ramp_up",
     "ramp_ups": "clock_ramp_up",
     "slow_ends": "pairs",
+    "steady_copies": "clock_ramp_up",
     "uplink_groups": "sharing",
     "with_expectations": "expected",
 }

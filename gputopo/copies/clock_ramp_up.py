@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.copies.physics import fits_cache
 from gputopo.reference import expected_gpu
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, CopyRate
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 
@@ -47,7 +47,7 @@ def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
     gpus = machine.by_index
     copies = grouped(
         (gpu, sample)
-        for sample in bandwidth.samples
+        for sample in bandwidth.copies
         if sample.kind == "d2d_local" and sample.is_large and (gpu := sample.source.gpu) is not None
     )
     rates: dict[int, list[float]] = {}
@@ -71,16 +71,16 @@ def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
     return tuple(ramps)
 
 
-def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
-    """Return the positions of the samples from clock ramp-up (`ramp_ups`), which do not describe the GPU."""
-    low = {ramp.gpu: ramp.low_gb_per_s for ramp in ramp_ups(bandwidth, machine)}
-    return frozenset(
-        place
-        for place, sample in enumerate(bandwidth.samples)
-        if sample.kind == "d2d_local"
-        and sample.is_large
-        and (gpu := sample.source.gpu) is not None
-        and sample.median_gb_per_s in low.get(gpu, ())
+def steady_copies(bandwidth: Bandwidth, machine: Machine) -> tuple[CopyRate, ...]:
+    """Return the copies without those of clock ramp-up (`ramp_ups`), which do not describe the GPU."""
+    low: dict[int | None, tuple[float, ...]] = {
+        ramp.gpu: ramp.low_gb_per_s for ramp in ramp_ups(bandwidth, machine)
+    }
+    return tuple(
+        copy
+        for copy in bandwidth.copies
+        if not (copy.kind == "d2d_local" and copy.is_large)
+        or copy.median_gb_per_s not in low.get(copy.source.gpu, ())
     )
 
 

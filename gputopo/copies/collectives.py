@@ -13,7 +13,7 @@ from gputopo.reference import (
     expected_of,
     observed_link,
 )
-from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Expectation, Sample
+from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, CollectiveRate, Expectation
 from gputopo.values.ends import ALL_GPUS, HOSTS
 from gputopo.values.machine import Gpu, Machine, NicPort
 
@@ -43,7 +43,7 @@ _SWITCHED = 3  # NVLink generations of servers with NVSwitches, in which any two
 _CUBE = 8  # GPUs of a server without them
 
 
-def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
+def expected_rate(sample: CollectiveRate, machine: Machine) -> Expectation | None:
     """Return the expected bus bandwidth of an operation, or None if unknown.
 
     For an operation over several hosts, the machine is one of them, and the others are assumed to be equal.
@@ -51,7 +51,7 @@ def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
     if sample.source == HOSTS:
         return _over_network(sample, machine)
     gpus = _members(sample, machine)
-    if sample.kind not in COLLECTIVES or sample.in_place is None or sample.group or len(gpus) < 2:
+    if sample.in_place is None or sample.group or len(gpus) < 2:
         return None
     rows = {row.name: row for gpu in gpus if (row := expected_of(gpu))}
     if len(rows) != 1 or len({gpu.name for gpu in gpus}) != 1 or sample.bytes is None:
@@ -65,7 +65,7 @@ def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
     )
 
 
-def _members(sample: Sample, machine: Machine) -> list[Gpu]:
+def _members(sample: CollectiveRate, machine: Machine) -> list[Gpu]:
     """Return the GPUs that took part, or all GPUs of the machine if not every rank is listed."""
     indices = sample.source.gpus
     if indices:
@@ -105,7 +105,9 @@ def _is_one_fabric(gpus: Sequence[Gpu], machine: Machine) -> bool:
     return not unreached
 
 
-def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | None) -> Expectation | None:
+def _published(
+    sample: CollectiveRate, model: GpuExpectation, ranks: int, joined: int | None
+) -> Expectation | None:
     rows = expected_bus(model.name, ranks, sample.kind, sample.bytes or 0)
     rows = [row for row in rows if row.links != "nvlink" or joined]
     if not rows or joined == 0:
@@ -129,7 +131,7 @@ def _ring_rate(model: GpuExpectation, joined: int | None) -> float | None:
     return joined * link.nccl_gb_per_s if joined and link and link.nccl_gb_per_s else None
 
 
-def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> Expectation | None:
+def _over_nvlink(sample: CollectiveRate, model: GpuExpectation, joined: int | None) -> Expectation | None:
     link = expected_nvlink(model.nvlink_generation, model.chip)
     if not joined or link is None or link.nccl_gb_per_s is None or (sample.bytes or 0) < RING_BYTES:
         return None
@@ -153,7 +155,7 @@ def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> E
 
 
 def _over_pcie(
-    sample: Sample, gpus: Sequence[Gpu], model: GpuExpectation, machine: Machine, joined: int | None
+    sample: CollectiveRate, gpus: Sequence[Gpu], model: GpuExpectation, machine: Machine, joined: int | None
 ) -> Expectation | None:
     if joined != 0 or sample.kind not in (*_RINGS, *_EXCHANGES) or (sample.bytes or 0) < PCIE_BYTES:
         return None
@@ -180,7 +182,7 @@ def network_ports(machine: Machine) -> list[NicPort]:
     return [port for port in ports if port.rate_gbit_per_s == best]
 
 
-def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
+def _over_network(sample: CollectiveRate, machine: Machine) -> Expectation | None:
     """Return the rate of a ring over several hosts, limited by their ports (one for each GPU) or GPUs."""
     is_large = (sample.bytes or 0) >= RING_BYTES
     if not sample.hosts or sample.hosts < 2 or sample.group or sample.kind not in _RINGS or not is_large:
@@ -202,7 +204,7 @@ def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
     return over if within is None or (within.low_gb_per_s or 0.0) >= NETWORK_LOW_SHARE * rate else within
 
 
-def _within_each(sample: Sample, machine: Machine, gpus: int) -> Expectation | None:
+def _within_each(sample: CollectiveRate, machine: Machine, gpus: int) -> Expectation | None:
     """Return the rate that the GPUs of one host allow, if all GPUs of the machine take part."""
     if not 1 < gpus == len(machine.gpus):
         return None
@@ -210,7 +212,7 @@ def _within_each(sample: Sample, machine: Machine, gpus: int) -> Expectation | N
     return expected_rate(inside, machine)
 
 
-def nvls_is_off(sample: Sample) -> bool:
+def nvls_is_off(sample: CollectiveRate) -> bool:
     """Return whether NCCL's log or command shows that NVSwitches do not reduce (NVLink SHARP)."""
     algorithms = [fact.split("=")[1].upper() for fact in sample.nccl if fact.startswith("NCCL_ALGO=")]
     chosen = any("NVLS" not in algorithm and not algorithm.startswith("^") for algorithm in algorithms)

@@ -24,7 +24,16 @@ from gputopo.reference import (
     over_nvlink,
 )
 from gputopo.topology import bridges_above
-from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
+from gputopo.values.bandwidth import (
+    KERNELS,
+    LOW_SHARE,
+    Bandwidth,
+    CollectiveRate,
+    CopyRate,
+    Expectation,
+    Rate,
+    Sample,
+)
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import ends_of_groups, host_link_rates, is_far
 
@@ -103,26 +112,33 @@ class _Judge:
         self.machine = machine
         self.gpus = machine.by_index
         self.nvlinks = NvLinks(bandwidth, machine)
-        self.over_nvlink = over_nvlink(bandwidth.samples, machine)
-        self.to_device = host_link_rates(bandwidth.samples, "h2d", machine)
-        self.to_host = host_link_rates(bandwidth.samples, "d2h", machine)
-        self.ends = ends_of_groups(bandwidth.samples)
+        copies = bandwidth.copies
+        self.over_nvlink = over_nvlink(copies, machine)
+        self.to_device = host_link_rates(copies, "h2d", machine)
+        self.to_host = host_link_rates(copies, "d2h", machine)
+        self.ends = ends_of_groups(copies)
 
     def beside(self, sample: Sample) -> Sample:
-        if sample.expected_gb_per_s is not None:
-            return sample
-        if sample.is_collective:
-            bus = expected_rate(sample, self.machine)
-            return sample if bus is None else bus.beside(sample, 1)
-        expectation = self._expected(sample)
-        if expectation is None and (lacking := self._lacking(sample)):
-            expectation = Expectation(f"no reference data for {lacking}")
-        if expectation is None:
-            return sample
-        low = expectation.low_gb_per_s or (expectation.gb_per_s and LOW_SHARE * expectation.gb_per_s)
-        return expectation._replace(low_gb_per_s=low).beside(sample, 3)
+        match sample:
+            case Rate() if sample.expectation.gb_per_s is not None:
+                return sample
+            case CollectiveRate():
+                bus = expected_rate(sample, self.machine)
+                return sample if bus is None else replace(sample, expectation=bus.rounded(1))
+            case CopyRate():
+                expectation = self._of_copy(sample)
+                return sample if expectation is None else replace(sample, expectation=expectation.rounded(3))
+        return sample
 
-    def _expected(self, sample: Sample) -> Expectation | None:
+    def _of_copy(self, sample: CopyRate) -> Expectation | None:
+        expectation = self._expected(sample)
+        if expectation is None:
+            lacking = self._lacking(sample)
+            return Expectation(f"no reference data for {lacking}") if lacking else None
+        low = expectation.low_gb_per_s or (expectation.gb_per_s and LOW_SHARE * expectation.gb_per_s)
+        return expectation._replace(low_gb_per_s=low)
+
+    def _expected(self, sample: CopyRate) -> Expectation | None:
         if not sample.is_large or sample.method in KERNELS:
             return None
         if sample.kind == "d2d_local":
@@ -136,11 +152,11 @@ class _Judge:
         gpu = gpu_at(sample.host_gpu, self.gpus)
         if gpu is None or sample.pinned is False or not sample.is_by_copy_engine:
             return None
-        if sample.kind not in ("h2d", "d2h", "bidirectional") or is_far(sample, gpu.index, self.machine):
+        if is_far(sample, gpu.index, self.machine):
             return None
         return self._host(sample, gpu)
 
-    def _lacking(self, sample: Sample) -> str | None:
+    def _lacking(self, sample: CopyRate) -> str | None:
         if sample.group is not None or not sample.is_large:
             return None
         names = {
@@ -150,7 +166,7 @@ class _Judge:
         }
         return " and ".join(sorted(names)) or None
 
-    def _host(self, sample: Sample, gpu: Gpu) -> Expectation | None:
+    def _host(self, sample: CopyRate, gpu: Gpu) -> Expectation | None:
         over = host_link(sample, gpu)
         if over != "PCIe":
             return Expectation(f"no reference data: copies with the host over {over}")
@@ -181,7 +197,7 @@ class _Judge:
             typical *= BIDIRECTIONAL_SHARE
         return Expectation(source, typical, low)
 
-    def _local(self, sample: Sample) -> Expectation | None:
+    def _local(self, sample: CopyRate) -> Expectation | None:
         gpu = gpu_at(sample.source.gpu, self.gpus)
         row = expected_of(gpu) if gpu else None
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
@@ -203,9 +219,7 @@ class _Judge:
             low * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
         )
 
-    def _between(self, sample: Sample, source: int, destination: int) -> Expectation | None:
-        if sample.kind not in ("p2p_direct", "p2p_staged", "bidirectional"):
-            return None
+    def _between(self, sample: CopyRate, source: int, destination: int) -> Expectation | None:
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
         if sample.kind == "bidirectional" and sample.path is None:
             return None
@@ -235,7 +249,7 @@ class _Judge:
         )
 
     def _over_pcie(
-        self, sample: Sample, source: int, destination: int, *, direct: bool
+        self, sample: CopyRate, source: int, destination: int, *, direct: bool
     ) -> Expectation | None:
         """Return the slower rate of the path out of one GPU and the path into the other."""
         if direct and (min(source, destination), max(source, destination)) in self.over_nvlink:
@@ -262,7 +276,7 @@ class _Judge:
         )
 
     def _end(
-        self, sample: Sample, index: int, measured: Mapping[int, float], word: str, shared: Collection[str]
+        self, sample: CopyRate, index: int, measured: Mapping[int, float], word: str, shared: Collection[str]
     ) -> tuple[float, str] | None:
         """Return the rate of one end of a copy between GPUs and its source, or None if it is unknown."""
         gpu = self.gpus.get(index)
@@ -294,7 +308,7 @@ def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     return f"{link.name}, {words.format(row.name)} (gpus.csv); its slot is unknown"
 
 
-def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expectation:
+def _over_nvlink(sample: CopyRate, nvlinks: PairNvLinks) -> Expectation:
     count, row = nvlinks.links, nvlinks.row
     is_bidirectional = sample.kind == "bidirectional"
     whole = count * row.link_gb_per_s * (2 if is_bidirectional else 1)

@@ -7,7 +7,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from gputopo.reference import GpuExpectation, NvLinkExpectation, expected_nvlink, expected_of, pcie_max
-from gputopo.values.bandwidth import Bandwidth, Pair, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Pair
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.rates import pair_copies
@@ -35,7 +35,7 @@ def fastest(rates: Iterable[float]) -> float:
     return ordered[ceil(FASTEST_SHARE * len(ordered)) - 1]
 
 
-def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
+def direct_copies(samples: Sequence[CopyRate]) -> tuple[dict[Pair, CopyRate], str]:
     """Return the direct copies of each pair, and their name: single copies, if there are any.
 
     Otherwise both directions at once, as their sum or as one direction while the other runs. Otherwise copies
@@ -52,7 +52,7 @@ def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
     return pair_copies(by_kernels, "p2p_direct"), "direct kernel"
 
 
-def direct_rates(samples: Sequence[Sample]) -> dict[Pair, float]:
+def direct_rates(samples: Sequence[CopyRate]) -> dict[Pair, float]:
     """Return the rates of direct copies in one direction, or half of both at once if only that is known."""
     copies, _ = direct_copies(samples)
     rates = {pair: copy.one_way_rate for pair, copy in copies.items()}
@@ -70,7 +70,7 @@ class NvLinks:
             for index, gpu in self._gpus.items()
             if (row := expected_of(gpu)) is not None and not gpu.mig.mode
         }
-        self._rates = direct_rates(bandwidth.samples)
+        self._rates = direct_rates(bandwidth.copies)
         self._by_model = grouped(
             (self._models[a].name, rate)
             for (a, b), rate in self._rates.items()

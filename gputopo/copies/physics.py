@@ -23,7 +23,19 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from gputopo.reference import GpuExpectation, expected_nvlink, expected_of, known_gpus, pcie_max
-from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CollectiveRate,
+    CopyRate,
+    Expectation,
+    Invalid,
+    Kind,
+    Latency,
+    Method,
+    Run,
+    Sample,
+    identity,
+)
 from gputopo.values.ends import End
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
@@ -57,22 +69,26 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     Idempotent: checking the result again with the same machine does not change it.
     """
     gpus = machine.by_index
-    limited: list[Sample] = []
-    for sample in bandwidth.samples:
-        limit = limit_of(sample, gpus)
-        beyond = limit is not None and sample.rate > limit.gb_per_s
-        why: Invalid = "cache" if sample.kind == "d2d_local" else "above_link"
-        limited.append(_with(sample, why if beyond else None))
-    joined = one_of_each_run(limited)
-    valid = [sample for sample in joined if sample.invalid is None]
+    joined = one_of_each_run([_with(sample, _beyond(sample, gpus)) for sample in bandwidth.samples])
+    valid = [sample for sample in joined if isinstance(sample, CopyRate) and sample.invalid is None]
     cached, contradicted = _faster_than_larger(valid, gpus), [*_contradicted(valid, gpus)]
     samples = []
     for sample in joined:
         reason: Invalid | None = "inconsistent" if sample in contradicted else sample.invalid
         samples.append(_with(sample, "cache" if sample in cached else reason))
-    if tuple(samples) == bandwidth.samples:
+    if samples == [*bandwidth.samples]:
         return bandwidth
     return replace(bandwidth, samples=tuple(samples))
+
+
+def _beyond(sample: Sample, gpus: Mapping[int, Gpu]) -> Invalid | None:
+    """Return why a rate is impossible for its link or memory; None if it is possible."""
+    if not isinstance(sample, CopyRate):
+        return None
+    limit = limit_of(sample, gpus)
+    if limit is None or sample.rate <= limit.gb_per_s:
+        return None
+    return "cache" if sample.kind == "d2d_local" else "above_link"
 
 
 def memory_limit(gpu: Gpu | None) -> RateLimit:
@@ -84,7 +100,7 @@ def memory_limit(gpu: Gpu | None) -> RateLimit:
     return RateLimit(fastest.memory_gb_per_s or inf, f"any known memory ({fastest.name})")
 
 
-def fits_cache(sample: Sample, gpu: Gpu | None) -> bool:
+def fits_cache(sample: CopyRate, gpu: Gpu | None) -> bool:
     """Return whether the model's L2 cache is at least as large as a copy within the GPU, and can serve it."""
     row = _row(gpu)
     return bool(row and row.l2_mib and sample.bytes and sample.bytes <= row.l2_mib * 2**20)
@@ -115,7 +131,7 @@ def host_limit(gpu: Gpu | None) -> RateLimit:
     return pcie
 
 
-def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
+def host_link(sample: CopyRate, gpu: Gpu | None) -> HostLink:
     """Return the link of a copy with the host: from the model, or because PCIe cannot carry the rate."""
     row = _row(gpu)
     if row is not None and row.c2c_gb_per_s is not None:
@@ -135,7 +151,7 @@ def pair_limit(gpu: Gpu | None) -> RateLimit:
     return max(pcie, _nvlink_limit(row))
 
 
-def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
+def on_path_of(sample: CopyRate, samples: Iterable[CopyRate]) -> list[CopyRate]:
     """Return the other large copies on a sample's path, in both directions."""
     path = _path(sample)
     if path is None:
@@ -143,12 +159,12 @@ def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
     return [other for other in samples if other.is_large and other != sample and _path(other) == path]
 
 
-def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
+def limit_of(sample: CopyRate, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     """Return the highest possible rate of a sample, in the sample's unit, or None for kinds without one."""
     ends = [gpu for gpu in sample.gpu_ends if gpu is not None]
     if sample.kind == "d2d_local":
         return memory_limit(gpus.get(ends[0])) if ends else None
-    if not ends or sample.kind not in ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged"):
+    if not ends:
         return None
     between = sample.kind.startswith("p2p") or len(ends) > 1
     limits = [(pair_limit if between and sample.is_direct else host_limit)(gpus.get(index)) for index in ends]
@@ -181,7 +197,7 @@ def _widest_nvlinks() -> RateLimit:
     return max(map(_nvlink_limit, known_gpus()), key=lambda limit: limit.gb_per_s)
 
 
-def larger_copies(sample: Sample, samples: Iterable[Sample], gpu: Gpu | None) -> list[Sample]:
+def larger_copies(sample: CopyRate, samples: Iterable[CopyRate], gpu: Gpu | None) -> list[CopyRate]:
     """Return the valid copies within the GPU of a sample that its L2 cache cannot serve."""
     return [
         copy
@@ -193,7 +209,7 @@ def larger_copies(sample: Sample, samples: Iterable[Sample], gpu: Gpu | None) ->
     ]
 
 
-def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
+def _faster_than_larger(samples: Sequence[CopyRate], gpus: Mapping[int, Gpu]) -> list[CopyRate]:
     """Return the copies that fit in the L2 cache and are faster than all larger ones: it served a part."""
     faster = []
     for sample in samples:
@@ -222,7 +238,7 @@ class _Path(NamedTuple):
     numa_node: int | None
 
 
-def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> Iterator[Sample]:
+def _contradicted(samples: Sequence[CopyRate], gpus: Mapping[int, Gpu]) -> Iterator[CopyRate]:
     """Yield the samples that contradict other samples of the same path.
 
     These are: both directions at once above twice the faster single direction; over NVLinks, where each
@@ -250,13 +266,11 @@ def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> Iterato
                 yield copy
 
 
-def _path(sample: Sample) -> _Path | None:
+def _path(sample: CopyRate) -> _Path | None:
     """Return the path of a copy between two GPUs or with the host, or None for others."""
-    if sample.kind in ("h2d", "d2h", "bidirectional") and sample.host_gpu is not None:
+    if sample.host_gpu is not None:
         staged = None
-    elif sample.pair is not None and (
-        sample.kind in ("p2p_direct", "p2p_staged") or (sample.kind == "bidirectional" and sample.path)
-    ):
+    elif sample.pair is not None and (sample.kind != "bidirectional" or sample.path):
         staged = not sample.is_direct
     else:
         return None
@@ -273,7 +287,9 @@ def one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
     """Join the samples of several runs with one key, at the position of the first."""
     key_of = identity()
     by_key = grouped(
-        (key_of(sample), sample) for sample in samples if sample.invalid is None and not sample.is_collective
+        (key_of(sample), sample)
+        for sample in samples
+        if sample.invalid is None and not isinstance(sample, CollectiveRate)
     )
     joined: list[Sample] = []
     for sample in samples:
@@ -293,14 +309,16 @@ def _are_runs(samples: Sequence[Sample]) -> bool:
     are staged. nvbandwidth also has two tests by copy engine.
     """
     named = {sample.run for sample in samples} | {run.name for sample in samples for run in sample.runs}
-    printed_once = samples[0].kind in _PRINTED_ONCE and samples[0].method in ("driver", None)
-    return len(named) > 1 or printed_once
+    first = samples[0]
+    if isinstance(first, CopyRate) and first.kind in _PRINTED_ONCE and first.method in ("driver", None):
+        return True
+    return len(named) > 1
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:
     """Return one sample for all runs: the lower median of the fastest sample in each run."""
-    in_us = samples[0].kind == "latency"
-    values = [(sample, sample.median_us if in_us else sample.median_gb_per_s) for sample in samples]
+    in_us = isinstance(samples[0], Latency)
+    values = [(sample, sample.value) for sample in samples]
     runs = {run for sample in samples for run in sample.runs if run.name is not None}
     unnamed = [run for sample in samples for run in sample.runs if run.name is None]
     single = grouped((sample.run, value) for sample, value in values if value is not None and not sample.runs)
@@ -308,19 +326,9 @@ def _joined(samples: Sequence[Sample]) -> Sample:
         unnamed += [Run(name=None, value=value) for value in single.pop(None)]
     runs |= {Run(name=name, value=(min if in_us else max)(of_run)) for name, of_run in single.items()}
     ordered = sorted((*runs, *unnamed), key=lambda run: (run.name or "", run.value))
-    middle = median_low(run.value for run in ordered) if ordered else None
+    middle = median_low(run.value for run in ordered) if ordered else 0.0
     first = min(values, key=lambda pair: (pair[0].run or "", pair[1] or 0.0))[0]
-    return replace(
-        first,
-        median_us=middle if in_us else None,
-        median_gb_per_s=None if in_us else middle,
-        run=None,
-        runs=tuple(ordered),
-        repeats_gb_per_s=(),
-        repeats_us=(),
-        spread_percent=None,
-        conditions=(),
-        expected_gb_per_s=None,
-        expected_low_gb_per_s=None,
-        expected_source=None,
-    )
+    first = replace(first, run=None, runs=tuple(ordered), spread_percent=None, conditions=())
+    if isinstance(first, Latency):
+        return replace(first, median_us=middle, repeats_us=())
+    return replace(first, median_gb_per_s=middle, repeats_gb_per_s=(), expectation=Expectation())

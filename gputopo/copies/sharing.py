@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gputopo.topology import bridges_above
-from gputopo.values.bandwidth import HOST_KINDS, HostKind, Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import HOST_KINDS, CopyRate, HostKind, Kind, UplinkGroup
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, pair_copies
@@ -37,7 +37,7 @@ BIDIRECTIONAL_SHARE = 0.75
 Gpus = frozenset[int]
 
 
-def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGroup, ...]:
+def uplink_groups(samples: Iterable[CopyRate], machine: Machine) -> tuple[UplinkGroup, ...]:
     """Find the groups of GPUs that slow one another down, smaller groups first, each group once.
 
     Any two groups are disjoint, or one is within the other, because PCI is a tree. If copies to and from the
@@ -56,7 +56,7 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
 
 
 def next_sets(
-    samples: Sequence[Sample], tried: Collection[tuple[Kind, tuple[int, ...]]]
+    samples: Sequence[CopyRate], tried: Collection[tuple[Kind, tuple[int, ...]]]
 ) -> list[tuple[HostKind, tuple[int, ...]]]:
     """Return the GPUs to copy to, or from, at once, to find the groups that share an uplink.
 
@@ -84,7 +84,7 @@ def next_sets(
     return wanted
 
 
-def _first_rates(samples: Iterable[Sample], kind: Kind) -> dict[int, float]:
+def _first_rates(samples: Iterable[CopyRate], kind: Kind) -> dict[int, float]:
     """Return GB/s by GPU, from the first single pinned copy: with near memory, before a sweep of sizes."""
     rates: dict[int, float] = {}
     for sample in samples:
@@ -184,7 +184,7 @@ def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict
     return given
 
 
-def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
+def rates_at_once(samples: Iterable[CopyRate], kind: Kind) -> dict[Gpus, dict[int, float]]:
     """Return the rates of each set of GPUs that copied at once, all of them only in this direction."""
     by_group = grouped((group, sample) for sample in samples if (group := sample.one_way_group) is not None)
     rates: dict[Gpus, dict[int, float]] = {}
@@ -282,7 +282,7 @@ def _components(sets: Iterable[Gpus]) -> list[Gpus]:
     return joined
 
 
-def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
+def _slow_bidirectional(samples: Sequence[CopyRate]) -> Iterator[UplinkGroup]:
     """Yield the pairs that gain too little from both directions at once."""
     alone, at_once = (
         grouped(((min(pair), max(pair)), copy.rate) for pair, copy in copies.items())
@@ -310,7 +310,7 @@ class _Direction(msgspec.Struct, frozen=True):
     groups: Mapping[Gpus, float]
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], kind: Kind, machine: Machine) -> "_Direction":
+    def of(cls, samples: Sequence[CopyRate], kind: Kind, machine: Machine) -> "_Direction":
         alone, together = host_link_rates(samples, kind, machine), rates_at_once(samples, kind)
         return cls(kind, alone, together, shared(alone, together))
 

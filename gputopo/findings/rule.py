@@ -219,7 +219,7 @@ def roughly(share: float) -> str:
 
 def facts_of(value: object, *names: str) -> dict[str, Any]:
     """Return some facts of a value by name, as far as they are known."""
-    return {name: fact for name in names if (fact := getattr(value, name)) is not None}
+    return {name: fact for name in names if (fact := getattr(value, name, None)) is not None}
 
 
 def copies_of(machine: Machine) -> Bandwidth:

@@ -194,7 +194,7 @@ def _of_links(saved: Sequence[Saved]) -> Iterable[Series]:
     links: dict[str, list[Point]] = defaultdict(list)
     kinds: tuple[Kind, ...] = ("h2d", "d2h")
     for then in saved:
-        samples, time = then.bandwidth.samples, then.bandwidth.measured_at or then.saved_at
+        samples, time = then.bandwidth.copies, then.bandwidth.measured_at or then.saved_at
         for kind in kinds:
             for gpu, speed in host_link_rates(samples, kind, then.machine).items():
                 name = f"host to GPU {gpu}" if kind == "h2d" else f"GPU {gpu} to host"

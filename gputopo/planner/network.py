@@ -27,7 +27,14 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.topology import near_rdma_ports
-from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, NCCL_TESTS, TCP, Bandwidth
+from gputopo.values.bandwidth import (
+    ALL_HOSTS_AT_ONCE,
+    NCCL_TESTS,
+    TCP,
+    Bandwidth,
+    CollectiveRate,
+    TransferRate,
+)
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Hop, Machine, NicPort
 from gputopo.values.option import listed
@@ -90,8 +97,8 @@ def _all_reduced(
     """Return the GB/s of an all-reduce that nccl-tests measured on the same numbers of GPUs and hosts."""
     sizes_and_rates = [
         (sample.bytes or 0, sample.bus_gb_per_s)
-        for sample in measured.samples
-        if sample.kind == "allreduce" and sample.bus_gb_per_s and sample.invalid is None
+        for sample in measured.samples.of(CollectiveRate)
+        if sample.kind == "allreduce" and sample.bus_gb_per_s
         if (sample.ranks, sample.hosts) == (sum(map(len, gpus)), len({host.host for host in hosts}))
     ]
     return max(sizes_and_rates)[1] if sizes_and_rates else None
@@ -166,7 +173,7 @@ def _measured(host: str, bandwidth: Bandwidth) -> float | None:
     """Return the TCP rate of a host: while all hosts sent at once, else in pairs."""
     rates = [
         sample
-        for sample in bandwidth.samples
+        for sample in bandwidth.samples.of(TransferRate)
         if sample.kind == "network" and sample.median_gb_per_s and sample.transport in (None, TCP)
     ]
     rates = [sample for sample in rates if sample.group == ALL_HOSTS_AT_ONCE] or rates

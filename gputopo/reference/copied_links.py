@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of, generation_of
-from gputopo.values.bandwidth import Pair, Sample
+from gputopo.values.bandwidth import CopyRate, Measured, Pair
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine, PciNode
 
@@ -26,7 +26,7 @@ def pcie_max(gpu: Gpu | None) -> float:
     return link.data_rate_gb_per_s if link else MAX_PCIE_GB_PER_S
 
 
-def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
+def over_nvlink(samples: Iterable[CopyRate], machine: Machine) -> frozenset[Pair]:
     """Return the pairs of GPUs, low index first, whose copies are faster than their PCIe links allow.
 
     If both models are unknown, a rate above 16 lanes of generation 5 is enough, provided that copies with the
@@ -56,7 +56,7 @@ def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
 
 
 def observed_link(
-    gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
+    gpu: Gpu, sample: Measured | None, machine: Machine, *, without_bridges: bool = False
 ) -> tuple[LinkExpectation, str] | None:
     """Return the link that a copy used: as it was under load, else the maximum of GPU, slot and path.
 

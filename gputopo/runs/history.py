@@ -18,7 +18,7 @@ import msgspec
 from gputopo.copies import checked
 from gputopo.topology import answering_gpus, fingerprint, is_same_but_gpus, without_identities
 from gputopo.values import schema
-from gputopo.values.bandwidth import NETWORK, Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Transfer
 from gputopo.values.errors import InputError
 from gputopo.values.install import UPDATE_GPUTOPO
 from gputopo.values.machine import Machine
@@ -148,7 +148,7 @@ class BoxHistory:
     def latest_network(self, hosts: Collection[str]) -> Saved | None:
         """Return the last saved measurement that includes all of these hosts, or None if there is none."""
         for saved in self._saved(_NETWORK_KEY):
-            between = [sample for sample in saved.bandwidth.samples if sample.kind in NETWORK]
+            between = [sample for sample in saved.bandwidth.samples if isinstance(sample, Transfer)]
             if {*hosts} <= {end.host for sample in between for end in sample.ends}:
                 return saved
         return None

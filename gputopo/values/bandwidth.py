@@ -21,9 +21,9 @@ What a rate counts, per kind:
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import UserList
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from statistics import median, median_high
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -48,26 +48,15 @@ Collective = Literal[
 ]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
-Kind = Literal[
-    "h2d",
-    "d2h",
-    "bidirectional",
-    "p2p_direct",
-    "p2p_staged",
-    "d2d_local",
-    "host_memory",
-    "latency",
-    "network",
-    "network_bidirectional",
-    "network_latency",
-    Collective,
-]
+CopyRateKind = Literal["h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", "host_memory"]
+CopiedKind = Literal[CopyRateKind, "latency"]
+Kind = Literal[CopyRateKind, "latency", "network", "network_bidirectional", "network_latency", Collective]
 HostKind = Literal["h2d", "d2h"]
 HOST_KINDS: tuple[HostKind, ...] = ("h2d", "d2h")
 NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
 TCP = "TCP"  # TensorFlow's copies between hosts use it too
-NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"  # `Sample.tool` of transfers between GPUs of two hosts
+NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"  # `TransferRate.tool` of transfers between GPUs of two hosts
 NetworkTool = Literal["ib_write_bw", "nccl-tests", "iperf3"]  # what `bandwidth --network` measures with
 NetworkToolChoice = Literal["auto", "ib_write_bw", "nccl-tests", "iperf3"]
 ALL_HOSTS_AT_ONCE = "all hosts at once"  # the group of transfers in which every host sends and receives
@@ -200,7 +189,35 @@ class Run(Value, frozen=True):
     value: float
 
 
-class Sample(Between, frozen=True):
+class Expectation(NamedTuple):
+    """The expected rate, and the minimum on sound machines, in GB/s.
+
+    Without a rate, `source` only describes what is known; "": nothing is known. `without_nvls`: the rate of a
+    ring if NVSwitches can reduce.
+    """
+
+    source: str = ""
+    gb_per_s: float | None = None
+    low_gb_per_s: float | None = None
+    without_nvls: float | None = None
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it is the maximum of the links, which few machines reach."""
+        return self.source.startswith(AT_MOST)
+
+    @property
+    def floor_gb_per_s(self) -> float:
+        """The GB/s below which the rate is lower than expected; 0 without an expectation."""
+        return max(self.low_gb_per_s or 0.0, LOW_SHARE * (self.gb_per_s or 0.0))
+
+    def rounded(self, digits: int) -> "Expectation":
+        """Return the expectation as it is stored next to a rate."""
+        rate, low = self.gb_per_s, self.low_gb_per_s
+        return Expectation(self.source, rate and round(rate, digits), low and round(low, digits))
+
+
+class Measured(Between, frozen=True):
     """One measured rate or latency with everything that it is based on.
 
     `group`: name of a set of copies that ran at the same time; None: it ran by itself. `with_reverse`: a copy
@@ -212,53 +229,13 @@ class Sample(Between, frozen=True):
     """
 
     bytes: int | None = None
-    pinned: bool | None = None
-    method: Method | None = None
-    path: Path | None = None  # for GPU pairs in `bidirectional` and `latency`
     group: str | None = None
     with_reverse: bool = False
-    numa_node: int | None = None  # where most of the host memory is, None if it is not bound
-    numa_wanted: int | None = None  # the requested node, if not all of the memory is there
-    median_gb_per_s: float | None = None
-    repeats_gb_per_s: tuple[float, ...] = ()
     spread_percent: float | None = None  # (largest - smallest) / median
-    median_us: float | None = None
-    repeats_us: tuple[float, ...] = ()
-    discarded_gb_per_s: tuple[float, ...] = ()
-    discarded_because: str | None = None
     conditions: tuple[Conditions, ...] = ()
-    expected_gb_per_s: float | None = None
-    expected_low_gb_per_s: float | None = None
-    expected_source: str | None = None
-    bus_gb_per_s: float | None = None
-    algorithm: str | None = None  # of an allreduce: copy, ring, nccl, ...
-    model: str | None = None  # of an allreduce: the model whose gradients are added
-    ranks: int | None = None  # of a collective operation: number of GPUs over all hosts
-    hosts: int | None = None  # None: unknown
-    in_place: bool | None = None  # whether a collective operation wrote into the memory that it read
-    data_type: str | None = None  # of a collective: float, bfloat16, ...
-    reduction: str | None = None  # sum, max, ...; None for an operation that reduces nothing
-    root: int | None = None  # rank that sends (broadcast, scatter) or receives (reduce, gather)
-    # From NCCL's log and command, for the network also from nccl-tests: P2P, SHM, NET, NET/IB, GDRDMA, card
-    # mlx5_0, NVLS, no NVLS, NCCL_ALGO=Ring
-    nccl: tuple[str, ...] = ()
-    tool: str | None = None  # of the network: the tool that measured: iperf3, ib_write_bw, nccl-tests, ...
-    transport: str | None = None  # of the network: TCP, UDP, RDMA write, NCCL, ...
-    streams: int | None = None  # of the network: number of parallel connections or queue pairs
     run: str | None = None  # the run of the tool, if a text has several runs
     runs: tuple[Run, ...] = ()
     invalid: Invalid | None = None  # why it is not used, None if it is valid
-
-    @property
-    def rate(self) -> float:
-        """The rate in GB/s, 0 if there is none."""
-        return self.median_gb_per_s or 0.0
-
-    @property
-    def is_large(self) -> bool:
-        """Whether it is a valid rate of large copies, or of copies of unknown size."""
-        is_rate = self.invalid is None and bool(self.median_gb_per_s)
-        return is_rate and (self.bytes is None or self.bytes >= LARGE_BYTES)
 
     @property
     def run_values(self) -> list[float]:
@@ -270,6 +247,65 @@ class Sample(Between, frozen=True):
         """Whether all runs of a tool agree: within noise of their median."""
         middle = median(self.run_values or [0.0])
         return all(abs(value - middle) <= AGREE_SHARE * middle for value in self.run_values)
+
+
+class Rate(Measured, frozen=True, kw_only=True):
+    """A measured rate of any kind."""
+
+    median_gb_per_s: float | None = None
+    repeats_gb_per_s: tuple[float, ...] = ()
+    expectation: Expectation = Expectation()
+
+    @property
+    def value(self) -> float | None:
+        """The rate in GB/s."""
+        return self.median_gb_per_s
+
+    @property
+    def rate(self) -> float:
+        """The rate in GB/s, 0 if there is none."""
+        return self.median_gb_per_s or 0.0
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the rate is lower than expected."""
+        return self.rate < self.expectation.floor_gb_per_s
+
+    @property
+    def is_by_copy_engine(self) -> bool:
+        """Whether no other way of copying was measured than that of programs."""
+        return True
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is a valid rate of large copies, or of copies of unknown size."""
+        is_rate = self.invalid is None and bool(self.median_gb_per_s)
+        return is_rate and (self.bytes is None or self.bytes >= LARGE_BYTES)
+
+
+class Latency(Measured, frozen=True, kw_only=True):
+    """A measured latency of any kind."""
+
+    median_us: float
+    repeats_us: tuple[float, ...] = ()
+
+    @property
+    def value(self) -> float:
+        """The latency in microseconds."""
+        return self.median_us
+
+
+class CopyRate(Rate, frozen=True, kw_only=True):
+    """The rate of copies of a GPU or within host memory."""
+
+    kind: CopyRateKind
+    pinned: bool | None = None
+    method: Method | None = None
+    path: Path | None = None  # for GPU pairs in `bidirectional`
+    numa_node: int | None = None  # where most of the host memory is, None if it is not bound
+    numa_wanted: int | None = None  # the requested node, if not all of the memory is there
+    discarded_gb_per_s: tuple[float, ...] = ()
+    discarded_because: str | None = None
 
     @property
     def is_by_copy_engine(self) -> bool:
@@ -292,51 +328,65 @@ class Sample(Between, frozen=True):
         return self.rate / self.directions
 
     @property
-    def floor_gb_per_s(self) -> float:
-        """The GB/s below which the rate is lower than expected; 0 without an expectation."""
-        return max(self.expected_low_gb_per_s or 0.0, LOW_SHARE * (self.expected_gb_per_s or 0.0))
-
-    @property
-    def expects_at_most(self) -> bool:
-        """Whether the expectation is a limit, which few machines reach."""
-        return (self.expected_source or "").startswith(AT_MOST)
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether it is a collective operation, which has no single path."""
-        return self.kind in COLLECTIVES
-
-    @property
     def one_way_group(self) -> str | None:
         """The group if all its copies go in this direction; None if one goes back."""
         return None if self.with_reverse else self.group
 
 
-class Expectation(NamedTuple):
-    """The expected rate, and the minimum on sound machines, in GB/s.
+class CopyLatency(Latency, frozen=True, kw_only=True):
+    """The latency of a GPU's small copy, or of its access to other memory."""
 
-    Without a rate, `source` only describes what is known. `without_nvls`: the rate of a ring if NVSwitches
-    can reduce.
-    """
+    kind: Literal["latency"] = "latency"
+    pinned: bool | None = None
+    method: Method | None = None
+    path: Path | None = None  # for GPU pairs
+    numa_node: int | None = None  # as in `CopyRate`
+    numa_wanted: int | None = None
+    discarded_because: str | None = None
 
-    source: str
-    gb_per_s: float | None = None
-    low_gb_per_s: float | None = None
-    without_nvls: float | None = None
 
-    @property
-    def is_limit(self) -> bool:
-        """Whether it is the maximum of the links, which few machines reach."""
-        return self.source.startswith(AT_MOST)
+class CollectiveRate(Rate, frozen=True, kw_only=True):
+    """The algorithm bandwidth of a collective operation, which has no single path, and its time."""
 
-    def beside(self, sample: Sample, digits: int) -> Sample:
-        """Return the sample with this expectation, rounded."""
-        return msgspec.structs.replace(
-            sample,
-            expected_gb_per_s=self.gb_per_s and round(self.gb_per_s, digits),
-            expected_low_gb_per_s=self.low_gb_per_s and round(self.low_gb_per_s, digits),
-            expected_source=self.source,
-        )
+    kind: Collective
+    median_us: float | None = None
+    repeats_us: tuple[float, ...] = ()
+    bus_gb_per_s: float | None = None
+    algorithm: str | None = None  # of an allreduce: copy, ring, nccl, ...
+    model: str | None = None  # of an allreduce: the model whose gradients are added
+    ranks: int | None = None  # number of GPUs over all hosts
+    hosts: int | None = None  # None: unknown
+    in_place: bool | None = None  # whether it wrote into the memory that it read
+    data_type: str | None = None  # float, bfloat16, ...
+    reduction: str | None = None  # sum, max, ...; None for an operation that reduces nothing
+    root: int | None = None  # rank that sends (broadcast, scatter) or receives (reduce, gather)
+    # From NCCL's log and command: P2P, SHM, NET, NET/IB, GDRDMA, card mlx5_0, NVLS, no NVLS, NCCL_ALGO=Ring
+    nccl: tuple[str, ...] = ()
+
+
+class TransferRate(Rate, frozen=True, kw_only=True):
+    """The rate of a transfer between two hosts."""
+
+    kind: Literal["network", "network_bidirectional"]
+    tool: str | None = None  # the tool that measured: iperf3, ib_write_bw, nccl-tests, ...
+    transport: str | None = None  # TCP, UDP, RDMA write, NCCL, ...
+    streams: int | None = None  # number of parallel connections or queue pairs
+    nccl: tuple[str, ...] = ()  # of nccl-tests, as in `CollectiveRate`
+
+
+class TransferLatency(Latency, frozen=True, kw_only=True):
+    """The latency of a small message between two hosts."""
+
+    kind: Literal["network_latency"] = "network_latency"
+    tool: str | None = None  # as in `TransferRate`
+    transport: str | None = None
+    streams: int | None = None
+
+
+Copied = CopyRate | CopyLatency
+Transfer = TransferRate | TransferLatency
+Sample = CopyRate | CopyLatency | CollectiveRate | TransferRate | TransferLatency
+AnySample = TypeVar("AnySample", bound=Measured)
 
 
 class Failure(Between, frozen=True):
@@ -355,15 +405,23 @@ class Failure(Between, frozen=True):
     group: str | None = None
 
 
-Measured = TypeVar("Measured", Sample, Failure)
+class Samples(UserList[Sample]):
+    """The measurements of a session, in their order. Their JSON form: gputopo.values.bandwidth_json."""
+
+    def of(self, kind: type[AnySample]) -> tuple[AnySample, ...]:
+        """Return the samples of a type."""
+        return tuple(sample for sample in self if isinstance(sample, kind))
 
 
-def with_new_indices(measured: Measured, gpus: Mapping[int, int]) -> Measured:
+Moved = TypeVar("Moved", bound=Measured | Failure)
+
+
+def with_new_indices(measured: Moved, gpus: Mapping[int, int]) -> Moved:
     """Return a sample or a failure with new GPU indices; a GPU without a new index keeps its own."""
     source, destination = (End(renumbered(end, gpus)) for end in measured.ends)
     group = measured.group and renumbered(measured.group, gpus)
     moved = msgspec.structs.replace(measured, source=source, destination=destination, group=group)
-    if isinstance(moved, Sample):
+    if isinstance(moved, Measured):
         seen = [msgspec.structs.replace(c, gpu=gpus.get(c.gpu, c.gpu)) for c in moved.conditions]
         return msgspec.structs.replace(moved, conditions=tuple(seen))
     return moved
@@ -466,7 +524,7 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     """
 
     source: str  # live, bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, ...; several are joined by " + "
-    samples: tuple[Sample, ...] = ()
+    samples: Samples = msgspec.field(default_factory=Samples)
     failures: tuple[Failure, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     uplink_groups: tuple[UplinkGroup, ...] = ()
@@ -480,6 +538,15 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     soak: Soak | None = None
     host_load: float | None = None  # load average per logical CPU before the measurement
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.samples, Samples):
+            msgspec.structs.force_setattr(self, "samples", Samples(self.samples))
+
+    @property
+    def copies(self) -> tuple[CopyRate, ...]:
+        """The rates of copies."""
+        return self.samples.of(CopyRate)
+
     @property
     def gpus(self) -> set[int]:
         """The GPUs whose copies were measured or failed, and the GPUs of uplink groups."""
@@ -491,10 +558,10 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
 class CollectiveSeries:
     """The samples of one collective operation on a set of GPUs: one run, type, operator and root."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[CollectiveRate, ...]
 
     @property
-    def first(self) -> Sample:
+    def first(self) -> CollectiveRate:
         """Any sample, for the fields that are equal in all."""
         return self.samples[0]
 
@@ -509,19 +576,19 @@ class CollectiveSeries:
         return list(dict.fromkeys(sample.bytes for sample in self.samples if sample.bytes is not None))
 
     @property
-    def best(self) -> Sample:
+    def best(self) -> CollectiveRate:
         """The sample that is judged: of the largest size, the faster of out of place and in place."""
         return max(self.samples, key=lambda sample: (sample.bytes or 0, sample.bus_gb_per_s or 0.0))
 
     @property
-    def smallest(self) -> Sample | None:
+    def smallest(self) -> CollectiveRate | None:
         """The sample of the smallest size whose time is a latency, None if there is none."""
         small = [
             sample for sample in self.samples if sample.bytes is not None and sample.bytes <= SMALL_BYTES
         ]
         return min(small, key=lambda sample: (sample.bytes or 0, bool(sample.in_place)), default=None)
 
-    def at(self, size: int, *, in_place: bool) -> Sample | None:
+    def at(self, size: int, *, in_place: bool) -> CollectiveRate | None:
         """Return the sample of one size."""
         return next(
             (sample for sample in self.samples if sample.bytes == size and bool(sample.in_place) == in_place),
@@ -530,23 +597,22 @@ class CollectiveSeries:
 
 
 _MEASURED = re.compile(
-    r"(?:median|repeats|spread|discarded|expected|bus)_.*|conditions|runs?|invalid|numa_wanted"
+    r"(?:median|repeats|spread|discarded|bus)_.*|expectation|conditions|runs?|invalid|numa_wanted"
 )
 
 
 @functools.cache
-def identity(*besides: str) -> Callable[[Sample], object]:
+def identity(*besides: str) -> Callable[[Sample], tuple[object, ...]]:
     """Return a key function: samples that differ only in results, runs and `besides` have equal keys."""
-    fields = (
-        name for name in Sample.__struct_fields__ if not _MEASURED.fullmatch(name) and name not in besides
-    )
-    return attrgetter(*fields)
+    names = dict.fromkeys(name for kind in get_args(Sample) for name in kind.__struct_fields__)
+    fields = [name for name in names if not _MEASURED.fullmatch(name) and name not in besides]
+    return lambda sample: tuple(getattr(sample, name, None) for name in fields)
 
 
-def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
+def series_of(samples: Samples) -> list[CollectiveSeries]:
     """Return the collective operations in samples, in their order."""
     key = identity("bytes", "in_place")
-    by_key = grouped(((sample.run, key(sample)), sample) for sample in samples if sample.kind in COLLECTIVES)
+    by_key = grouped(((sample.run, key(sample)), sample) for sample in samples.of(CollectiveRate))
     return [CollectiveSeries(tuple(group)) for group in by_key.values()]
 
 

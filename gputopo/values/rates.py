@@ -7,10 +7,10 @@ from typing import NamedTuple
 from gputopo.values.bandwidth import (
     KERNELS,
     Bandwidth,
+    CopyRate,
     Kind,
     Pair,
     Path,
-    Sample,
     gb,
 )
 from gputopo.values.ends import End
@@ -18,7 +18,7 @@ from gputopo.values.grouping import best, grouped
 from gputopo.values.machine import Machine
 
 
-def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
+def judged(samples: Iterable[CopyRate]) -> Iterator[CopyRate]:
     """Return the samples that ran by themselves with copies large enough for the rate of the link.
 
     Copies within a GPU share nothing: their group is only a table of the tool. If several runs disagree, the
@@ -29,11 +29,11 @@ def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
         for sample in samples
         if (sample.group is None or sample.kind == "d2d_local")
         and sample.is_large
-        and (sample.runs_agree or max(sample.run_values) < sample.floor_gb_per_s)
+        and (sample.runs_agree or max(sample.run_values) < sample.expectation.floor_gb_per_s)
     )
 
 
-def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, Sample]:
+def host_copies(samples: Iterable[CopyRate], kind: Kind, machine: Machine) -> dict[int, CopyRate]:
     """Return the fastest pinned copy of each GPU from (h2d) or to (d2h) the memory of its own NUMA node.
 
     If there are several (sizes, runs, or NUMA nodes because the GPU's node is unknown), the fastest one shows
@@ -50,12 +50,12 @@ def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict
     )
 
 
-def host_link_rates(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, float]:
+def host_link_rates(samples: Iterable[CopyRate], kind: Kind, machine: Machine) -> dict[int, float]:
     """Return the rates in GB/s of `host_copies` by GPU."""
     return {gpu: sample.rate for gpu, sample in host_copies(samples, kind, machine).items()}
 
 
-def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None) -> dict[Pair, Sample]:
+def pair_copies(samples: Iterable[CopyRate], kind: Kind, path: Path | None = None) -> dict[Pair, CopyRate]:
     """Return the fastest copy of each ordered pair of GPUs. `path` is used for `bidirectional` only.
 
     Copies that the destination's copy engine reads are used only if no pair has others.
@@ -70,13 +70,13 @@ def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None)
     return best(written or read, lambda sample: sample.rate)
 
 
-def ends_of_groups(samples: Iterable[Sample]) -> dict[str | None, set[End]]:
+def ends_of_groups(samples: Iterable[CopyRate]) -> dict[str | None, set[End]]:
     """Return the ends of the copies of each group: two ends if one GPU copied with the host, or one pair."""
     by_group = grouped((sample.group, end) for sample in samples for end in sample.ends)
     return {group: set(ends) for group, ends in by_group.items()}
 
 
-def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:
+def is_far(sample: CopyRate, gpu: int, machine: Machine) -> bool:
     """Return whether the host memory of a copy is known to be on another NUMA node than the GPU."""
     near = next((other_gpu.numa_node for other_gpu in machine.gpus if other_gpu.index == gpu), None)
     nodes = (sample.numa_node, sample.source.node, sample.destination.node)
@@ -141,7 +141,7 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     used; of several, the fastest large one. Copies by kernels are used only if no pair has a copy by the
     driver.
     """
-    samples = bandwidth.samples if bandwidth else ()
+    samples = bandwidth.copies if bandwidth else ()
     ways = grouped(((a, b), (path, sample)) for (a, b, path), sample in single_paths(samples).items())
     one_way = {pair: _speed_of(dict(copies)) for pair, copies in ways.items()}
     at_once = {pair: _speed_of(copies) for pair, copies in _both_at_once(samples).items()}
@@ -154,7 +154,7 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     return speeds
 
 
-def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
+def _speed_of(copies: Mapping[Path | None, CopyRate]) -> PairSpeed:
     """Return the speed by the faster path, in one direction."""
     rates = {path: sample.one_way_rate for path, sample in copies.items()}
     path = max((path for path in _PATHS if path in rates), key=lambda path: rates[path])
@@ -164,9 +164,9 @@ def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
     return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), at_once, runs)
 
 
-def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
+def single_paths(samples: Sequence[CopyRate]) -> dict[tuple[int, int, Path], CopyRate]:
     """Return the sample to use for each direction and path: source, destination, path."""
-    ways: list[tuple[tuple[int, int, Path], Sample]] = [
+    ways: list[tuple[tuple[int, int, Path], CopyRate]] = [
         ((*pair, "direct" if sample.kind == "p2p_direct" else "staged"), sample)
         for pair, sample in _between_gpus(samples)
         if sample.kind != "bidirectional"
@@ -174,7 +174,7 @@ def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sampl
     return best(ways, _rank)
 
 
-def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sample]]:
+def _both_at_once(samples: Sequence[CopyRate]) -> dict[Pair, dict[Path | None, CopyRate]]:
     """Return the copies of each pair in both directions at once, low index first, by path.
 
     If there are two rates, one for each GPU given first, it is the lower one.
@@ -191,13 +191,12 @@ def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sam
     }
 
 
-def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
+def _between_gpus(samples: Sequence[CopyRate]) -> list[tuple[Pair, CopyRate]]:
     """Return valid copies between two GPUs that ran by themselves; by kernels only without others."""
     copies = [
         (pair, sample)
         for sample in samples
-        if sample.kind in ("p2p_direct", "p2p_staged", "bidirectional")
-        and sample.group is None
+        if sample.group is None
         and sample.invalid is None
         and (pair := sample.pair) is not None
         and 0.0 < sample.rate < inf
@@ -206,5 +205,5 @@ def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
     return [(pair, sample) for pair, sample in copies if sample.is_by_copy_engine] or by_engine or copies
 
 
-def _rank(sample: Sample) -> tuple[bool, float]:
+def _rank(sample: CopyRate) -> tuple[bool, float]:
     return sample.is_large, sample.rate

@@ -80,17 +80,27 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
         ) from error
 
 
-def as_text(value: object) -> str:
-    """Return the JSON form of a value that is written as text; msgspec's `enc_hook`."""
+def as_text(value: object) -> object:
+    """Return the JSON form of a text or of samples; msgspec's `enc_hook`."""
     if isinstance(value, str):
         return str(value)
+    from gputopo.values.bandwidth import Samples  # most processes have none
+    from gputopo.values.bandwidth_json import to_json
+
+    if isinstance(value, Samples):
+        return to_json(value)
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
 
 
 def from_text(kind: type[Any], text: Any) -> Any:
-    """Return the value for a text that `as_text` wrote; msgspec's `dec_hook`."""
+    """Return the value for what `as_text` wrote; msgspec's `dec_hook`."""
+    parse = _PARSERS.get(kind)
+    if parse is None:  # of `Samples`
+        from gputopo.values.bandwidth_json import from_json
+
+        return from_json(text, from_text)
     if isinstance(text, str):
-        return _PARSERS[kind](text)  # msgspec turns a ValueError into a ValidationError
+        return parse(text)  # msgspec turns a ValueError into a ValidationError
     raise ValueError(f"Expected `str`, got `{type(text).__name__}`")
 
 

@@ -10,6 +10,7 @@ from gputopo.captures import read_program
 from gputopo.launch.jobs.network_tools import (
     ALL_LIMIT_S,
     ALL_REDUCE,
+    BYTES,
     HINTS,
     PAIR_LIMIT_S,
     PORTS,
@@ -30,11 +31,13 @@ from gputopo.values.bandwidth import (
     ALL_HOSTS_AT_ONCE,
     NCCL_TESTS,
     Bandwidth,
+    CollectiveRate,
     Failure,
     NetworkTool,
     NetworkToolChoice,
     NotMeasured,
-    Sample,
+    Samples,
+    TransferRate,
 )
 from gputopo.values.errors import HardwareError, InputError
 
@@ -75,7 +78,7 @@ def measure_between_hosts(
     duration = f"{'at most' if is_nccl else 'about'} {len(all_rounds) * each_s:.0f} s"
     note(f"measuring between {len(hosts)} hosts by {tool}: {duration}")
 
-    def transfers(tried: Sequence[Ends]) -> list[Sample | str]:
+    def transfers(tried: Sequence[Ends]) -> list[TransferRate | str]:
         commands: list[Command] = []
         for ends, port in zip(tried, random.sample(PORTS, len(tried)), strict=True):
             commands += transfer(tool, hosts, ends, seconds, port, environ)
@@ -93,7 +96,7 @@ def measure_between_hosts(
     how = method(tool, hosts, samples)
     bandwidth = Bandwidth(
         source="live",
-        samples=tuple(samples),
+        samples=Samples(samples),
         failures=tuple(failures),
         notes=(f"{how}; {passed_over}" if passed_over else how,),
     )
@@ -106,10 +109,10 @@ def _pairs(
     tool: NetworkTool,
     hosts: Sequence[NetworkHost],
     all_rounds: Sequence[Sequence[Ends]],
-    transfers: Callable[[Sequence[Ends]], Sequence[Sample | str]],
-) -> tuple[list[Sample], list[Failure]]:
+    transfers: Callable[[Sequence[Ends]], Sequence[TransferRate | str]],
+) -> tuple[list[TransferRate], list[Failure]]:
     """Measure round by round. The last round, with all hosts at once, runs only if no pair has failed."""
-    samples: list[Sample] = []
+    samples: list[TransferRate] = []
     failures: list[Failure] = []
     failed: dict[int, set[int]] = {rank: set() for rank in range(len(hosts))}  # partners with which it failed
     for ends_of_round in all_rounds:
@@ -148,13 +151,13 @@ def _with_all_reduce(
         return replace(pairs, not_measured=(*pairs.not_measured, lacking))
     return replace(
         pairs,
-        samples=(*pairs.samples, *more.samples),
+        samples=pairs.samples + more.samples,
         failures=(*pairs.failures, *more.failures),
         notes=(*pairs.notes, *more.notes),
     )
 
 
-def read(tool: NetworkTool, ended: EndedCommand) -> Sample | str:
+def read(tool: NetworkTool, ended: EndedCommand) -> TransferRate | str:
     """Return what a program measured for a transfer, or why it did not."""
     if tool == NCCL_TESTS:
         of_pair = _of_nccl_tests(ended, "sendrecv_perf", ranks=2, hosts=2)
@@ -162,8 +165,18 @@ def read(tool: NetworkTool, ended: EndedCommand) -> Sample | str:
             return of_pair
         if of_pair.failures:
             return of_pair.failures[0].says
-        first = of_pair.samples[0]
-        return replace(first, nccl=tuple(fact for fact in first.nccl if fact.startswith(_PATHS)))
+        first = of_pair.samples.of(CollectiveRate)[0]
+        return TransferRate(
+            kind="network",
+            source=first.source,
+            destination=first.destination,
+            bytes=BYTES,
+            with_reverse=True,
+            median_gb_per_s=first.median_gb_per_s,
+            tool=NCCL_TESTS,
+            transport="NCCL",
+            nccl=tuple(fact for fact in first.nccl if fact.startswith(_PATHS)),
+        )
     if ended.why is not None:
         return f"{tool} {ended.why}"
     try:
@@ -172,8 +185,9 @@ def read(tool: NetworkTool, ended: EndedCommand) -> Sample | str:
         bandwidth = None
     if bandwidth is not None and bandwidth.failures:
         return bandwidth.failures[0].says
-    if ended.code == 0 and bandwidth is not None and bandwidth.samples:
-        return bandwidth.samples[-1]
+    rates = bandwidth.samples.of(TransferRate) if bandwidth is not None else ()
+    if ended.code == 0 and rates:
+        return rates[-1]
     last = _shown((ended.text.strip().splitlines() or [""])[-1])
     how = f"{tool} printed no result" if ended.code == 0 else f"{tool} ended with exit code {ended.code}"
     return f"{how}: {last}" if last else how
@@ -193,7 +207,7 @@ def _of_nccl_tests(ended: EndedCommand, program: str, *, ranks: int, hosts: int)
     bandwidth = parsed.machine.bandwidth
     assert bandwidth is not None, "a reader of bandwidths"
     samples = sorted(
-        (sample for sample in bandwidth.samples if sample.bus_gb_per_s is not None),
+        (sample for sample in bandwidth.samples.of(CollectiveRate) if sample.bus_gb_per_s is not None),
         key=lambda sample: bool(sample.in_place),
     )
     if any(sample.ranks == 1 for sample in samples):
@@ -213,7 +227,7 @@ def _of_nccl_tests(ended: EndedCommand, program: str, *, ranks: int, hosts: int)
     first = samples[0]
     if (first.ranks, first.hosts) != (ranks, hosts):
         return f"{program} ran {first.ranks} ranks on {first.hosts or '?'} hosts, not {ranks} on {hosts}"
-    return replace(bandwidth, samples=tuple(samples))
+    return replace(bandwidth, samples=Samples(samples))
 
 
 def _shown(words: str) -> str:

@@ -19,7 +19,7 @@ from gputopo.values.bandwidth import (
     Failure,
     NetworkTool,
     NetworkToolChoice,
-    Sample,
+    TransferRate,
 )
 from gputopo.values.ends import End
 from gputopo.values.errors import HardwareError
@@ -231,39 +231,29 @@ def nccl_command(
     return 0, words
 
 
-def placed(tool: NetworkTool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sample) -> list[Sample]:
+def placed(
+    tool: NetworkTool, hosts: Sequence[NetworkHost], ends: Ends, measured: TransferRate
+) -> list[TransferRate]:
     """Return a program's samples for these hosts, with the rates expected from their cards."""
     source, destination = (End.of_host(hosts[rank].name) for rank in ends)
-    if tool == NCCL_TESTS:
-        forth = Sample(
-            kind="network",
-            source=source,
-            destination=destination,
-            bytes=BYTES,
-            with_reverse=True,
-            median_gb_per_s=measured.median_gb_per_s,
-            tool=NCCL_TESTS,
-            transport="NCCL",
-            nccl=measured.nccl,
-        )
-        return [forth, replace(forth, source=destination, destination=source)]
     sample = replace(measured, source=source, destination=destination)
-    expectation = expected(tool, [hosts[rank] for rank in ends])
-    return [sample if expectation is None else expectation.beside(sample, 3)]
+    if tool == NCCL_TESTS:
+        return [sample, replace(sample, source=destination, destination=source)]
+    return [replace(sample, expectation=expected(tool, [hosts[rank] for rank in ends]).rounded(3))]
 
 
-def expected(tool: NetworkTool, hosts: Sequence[NetworkHost]) -> Expectation | None:
-    """Return the rate in GB/s that the slower card of two hosts allows, or None if unknown.
+def expected(tool: NetworkTool, hosts: Sequence[NetworkHost]) -> Expectation:
+    """Return the rate in GB/s that the slower card of two hosts allows, if known.
 
-    For TCP this is the payload, and None above `MAX_TCP_GBIT_PER_S`.
+    For TCP this is the payload, and unknown above `MAX_TCP_GBIT_PER_S`.
     """
     if tool == RDMA:
         rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in hosts)
-        return Expectation(f"{rate:g} Gbit/s of the RDMA port", rate / 8) if rate else None
+        return Expectation(f"{rate:g} Gbit/s of the RDMA port", rate / 8) if rate else Expectation()
     rate = min(host.rate_gbit_per_s or 0.0 for host in hosts)
     mtu = min(host.mtu_bytes or 1500 for host in hosts)
     if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
-        return None
+        return Expectation()
     share = (mtu - _HEADERS) / (mtu + _FRAME)
     source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
     return Expectation(source, rate / 8 * share)
@@ -275,13 +265,13 @@ def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str) -> Failure:
     return Failure(kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=says)
 
 
-def method(tool: NetworkTool, hosts: Sequence[NetworkHost], samples: Sequence[Sample]) -> str:
+def method(tool: NetworkTool, hosts: Sequence[NetworkHost], samples: Sequence[TransferRate]) -> str:
     """Return a text that says how a tool measured these samples."""
     if tool == RDMA:
         devices = ", ".join(dict.fromkeys(_device(host)[1] for host in hosts))
         return f"{RDMA}: {STREAMS} queue pairs for each transfer, between ports of {devices}"
     alone = "; nothing is expected of these cards: hosts are only compared with each other"
-    if all(sample.expected_gb_per_s for sample in samples):
+    if all(sample.expectation.gb_per_s for sample in samples):
         alone = ""
     if tool == IPERF3:
         return f"{IPERF3}: {STREAMS} connections for each transfer{alone}"

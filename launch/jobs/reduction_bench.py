@@ -39,7 +39,7 @@ from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.planner import hidden_gpus, plan_environment
 from gputopo.report import to_stderr
 from gputopo.topology import Groups, reduction_groups
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, CollectiveRate, Failure, NotMeasured, Samples
 from gputopo.values.ends import End
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -70,7 +70,7 @@ def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
 class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The times of all methods."""
 
-    samples: tuple[Sample, ...] = ()  # one for each method, in the requested order
+    samples: Samples = msgspec.field(default_factory=Samples)  # one for each method, in the requested order
     failures: tuple[Failure, ...] = ()  # methods with wrong sums (reason WRONG_DATA)
     not_measured: tuple[NotMeasured, ...] = ()
     fixed_cost_us: dict[str, float] = {}  # by method: median of the same call without a reduction
@@ -158,7 +158,7 @@ def time_methods(
     start_s = START_S if compiles else silence_s
     limits = WorkerLimits(patience=HangLimits(min_s=silence_s, phase_s=silence_s, start_s=start_s))
     environment = worker_env(os.environ, run, visible)
-    samples: list[Sample] = []
+    samples: list[CollectiveRate] = []
     failures: dict[str, Failure] = {}
     reasons: dict[str, str] = {}  # why methods were not measured
     fixed_cost_us: dict[str, float] = {}
@@ -192,7 +192,7 @@ def time_methods(
     if ending.code not in (0, 128 + signal.SIGINT):
         signal.raise_signal(ending.code - 128)  # SIGTERM or SIGHUP ends this process too
     return ReductionTimes(
-        samples=tuple(samples),
+        samples=Samples(samples),
         failures=tuple(failures.values()),
         not_measured=tuple(
             NotMeasured(
@@ -221,13 +221,13 @@ def place_of(run: RunSpec) -> End:
     return End(f"{run.backend}:{','.join(map(str, numbers))}")
 
 
-def sample_of(run: RunSpec, method: str, size: int, repeats_us: Sequence[float]) -> Sample:
+def sample_of(run: RunSpec, method: str, size: int, repeats_us: Sequence[float]) -> CollectiveRate:
     """Return the sample of one method. `size`: bytes of one replica's gradients."""
     speeds = tuple(size / us / 1e3 for us in repeats_us)  # bytes/us is MB/s
     median_us = statistics.median(repeats_us)
     speed = size / median_us / 1e3
     place = place_of(run)
-    return Sample(
+    return CollectiveRate(
         kind="allreduce",
         source=place,
         destination=place,

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from gputopo.probes.host import read_number, read_text
 from gputopo.probes.numa import LIBC, NumaMemory, at_once, lies_on, most_of
-from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import CopyRate, Failure, NotMeasured
 from gputopo.values.ends import End
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host
@@ -56,7 +56,7 @@ class HostMemoryRates(NamedTuple):
     `load`: the load average before the measurement, as a share of the logical CPUs; None if unknown.
     """
 
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[CopyRate, ...] = ()
     failures: tuple[Failure, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     notes: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def measure_host_memory(
     memory = (memory or NumaMemory(root)) if len(host.numa_nodes or ()) > 1 else None
     placings, not_measured = placings_of(host, os.sched_getaffinity(0))
     size, notes = buffer_bytes(root, max_bytes)
-    samples: list[Sample] = []
+    samples: list[CopyRate] = []
     failures: list[Failure] = []
     for placing in placings:
         source, destination = End.of_node(placing.memory_node), End.of_node(placing.cores_node)
@@ -106,7 +106,7 @@ def measure_host_memory(
             rates = tuple(2 * size / repeat_s / 1e9 for repeat_s in seconds)
             middle = statistics.median(rates)
             samples.append(
-                Sample(
+                CopyRate(
                     kind="host_memory",
                     source=source,
                     destination=destination,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputopo.copies import next_sets
 from gputopo.probes.copy_jobs import Copy, CopyJob, CopyKind, Setting, group_name
-from gputopo.values.bandwidth import HOST_KINDS, KERNELS, READING, Kind, Method, NotMeasured, Sample
+from gputopo.values.bandwidth import HOST_KINDS, KERNELS, READING, CopyRate, Kind, Method, NotMeasured
 from gputopo.values.ends import HOST, End
 
 MIB = 2**20
@@ -88,7 +88,7 @@ def _derivable(setting: Setting) -> Iterator[CopyJob]:
 
 
 def next_jobs(
-    done: Sequence[Sample], setting: Setting, tried: Collection[tuple[Kind, tuple[int, ...]]]
+    done: Sequence[CopyRate], setting: Setting, tried: Collection[tuple[Kind, tuple[int, ...]]]
 ) -> tuple[CopyJob, ...]:
     """Return the copies that the results so far require, to find the GPUs that share an uplink.
 

@@ -3,8 +3,6 @@
 import statistics
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from gputopo.probes.copy_jobs import (
     Copy,
     CopyJob,
@@ -21,7 +19,7 @@ from gputopo.probes.session.budget import (
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
 from gputopo.probes.session.jobs import without
 from gputopo.probes.session.settling import count_agreeing, count_ramp_up
-from gputopo.values.bandwidth import Failure, Sample
+from gputopo.values.bandwidth import Copied, CopyLatency, CopyRate, Failure
 
 # Additional windows, for repeats that are not counted or do not agree.
 EXTRA_REPEATS = 4
@@ -33,7 +31,7 @@ LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
 
 def measure_job(
     job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
-) -> tuple[tuple[Sample, ...], list[Failure]]:
+) -> tuple[tuple[Copied, ...], list[Failure]]:
     """Measure a job and return its samples and failures. A group continues without a copy that failed.
 
     `speeds` records the speed of a copy that ran by itself.
@@ -122,7 +120,7 @@ def _values(job: CopyJob, part: Sequence[int], windows: Sequence[CopyWindow]) ->
 
 def _sample(
     job: CopyJob, part: Sequence[int], windows: Sequence[CopyWindow], readings: Sequence[WindowReadings]
-) -> Sample:
+) -> Copied:
     copies = [job.copies[place] for place in part]
     rising = still_rising(readings)
     values = _values(job, part, windows)
@@ -130,38 +128,47 @@ def _sample(
     counted = values[first:]
     middle = statistics.median(counted)
     gpus = dict.fromkeys(gpu for copy in copies for gpu in copy.gpus)
-    placed = windows[-1].copies[part[0]]
-    sample = Sample(
+    copy, placed = copies[0], windows[-1].copies[part[0]]
+    numa_node = copy.numa_node if placed.numa_node is None else placed.numa_node
+    discarded_because = (ROSE if rising else LOW_FIRST) if first else None
+    read = conditions(gpus, readings[first:]) if any(readings) else ()
+    if job.kind == "latency":
+        times = tuple(window.copies[part[0]].microseconds or 0.0 for window in windows[first:])
+        latency_us = statistics.median(times)
+        return CopyLatency(
+            source=copy.source,
+            destination=copy.destination,
+            bytes=job.bytes,
+            pinned=copy.pinned,
+            method=copy.method,
+            path=path_of(job),
+            numa_node=numa_node,
+            numa_wanted=placed.numa_wanted,
+            median_us=latency_us,
+            repeats_us=times,
+            spread_percent=_spread(times, latency_us),
+            discarded_because=discarded_because,
+            conditions=read,
+        )
+    return CopyRate(
         kind=job.kind,
-        source=copies[0].source,
-        destination=copies[0].destination,
+        source=copy.source,
+        destination=copy.destination,
         bytes=sum(windows[-1].copies[place].bytes for place in part),
-        pinned=copies[0].pinned,
-        method=copies[0].method,
+        pinned=copy.pinned,
+        method=copy.method,
         path=path_of(job),
         group=job.group,
         # whether a copy in the other direction runs at the same time; its bytes are not counted
-        with_reverse=job.group is not None and copies[0].ends[::-1] in [other.ends for other in job.copies],
-        numa_node=copies[0].numa_node if placed.numa_node is None else placed.numa_node,
+        with_reverse=job.group is not None and copy.ends[::-1] in [other.ends for other in job.copies],
+        numa_node=numa_node,
         numa_wanted=placed.numa_wanted,
-        spread_percent=_spread(counted, middle),
-        discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
-        conditions=conditions(gpus, readings[first:]) if any(readings) else (),
-    )
-    if job.kind == "latency":
-        times = tuple(window.copies[part[0]].microseconds or 0.0 for window in windows[first:])
-        return replace(
-            sample,
-            bytes=job.bytes,
-            median_us=statistics.median(times),
-            repeats_us=times,
-            spread_percent=_spread(times, statistics.median(times)),
-        )
-    return replace(
-        sample,
         median_gb_per_s=middle,
         repeats_gb_per_s=tuple(counted),
+        spread_percent=_spread(counted, middle),
         discarded_gb_per_s=tuple(values[:first]),
+        discarded_because=discarded_because,
+        conditions=read,
     )
 
 

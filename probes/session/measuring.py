@@ -119,7 +119,7 @@ def bandwidth_of(
     soaks = request.soak_s is not None
     measured = Bandwidth(
         source="live",
-        samples=tuple(results.samples),
+        samples=results.samples,
         failures=tuple(results.failures),
         not_measured=tuple(results.not_measured),
         level=None if soaks else request.level,
@@ -133,7 +133,7 @@ def bandwidth_of(
         host_load=results.host_load,
     )
     bandwidth = checked(measured, machine)
-    bandwidth = replace(bandwidth, uplink_groups=uplink_groups(bandwidth.samples, machine))
+    bandwidth = replace(bandwidth, uplink_groups=uplink_groups(bandwidth.copies, machine))
     if refusal is not None:
         raise NoGpuMeasuredError(refusal.what, refusal.hint, bandwidth)
     return bandwidth

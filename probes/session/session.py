@@ -17,7 +17,7 @@ from gputopo.probes.session.budget import (
 from gputopo.probes.session.conditions import Meter
 from gputopo.probes.session.jobs import jobs, next_jobs, not_possible, without
 from gputopo.probes.session.measured_job import measure_job
-from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
+from gputopo.values.bandwidth import CopyRate, Failure, NotMeasured, Samples, SoakInterval
 from gputopo.values.ends import HOST
 
 # The effort is chosen again after this number of jobs, and not before a part of the remaining jobs is done,
@@ -51,7 +51,7 @@ OnNews = Callable[[News], None]
 class EarlierSession(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a session that a driver call ended."""
 
-    samples: tuple[Sample, ...] = ()
+    samples: Samples = msgspec.field(default_factory=Samples)
     done: frozenset[CopyJob] = frozenset()  # the jobs that must not be started again
     given_up: Mapping[int, str] = {}  # GPUs that are no longer used, with the reason
     no_readings: str | None = None  # why NVML is not used
@@ -67,7 +67,7 @@ class NothingMeasured(msgspec.Struct, frozen=True, tag=True):
 class Results(msgspec.Struct, kw_only=True, tag=True):
     """What a session has measured so far. `complete` is False if it was interrupted."""
 
-    samples: list[Sample] = []
+    samples: Samples = msgspec.field(default_factory=Samples)
     failures: list[Failure] = []
     not_measured: list[NotMeasured] = []
     notes: list[str] = []
@@ -143,8 +143,8 @@ class Session:
 
     def _add_next(self) -> None:
         """Add the jobs that the results require, before all remaining jobs."""
-        done = (*self._earlier.samples, *self.results.samples)
-        self._queue[:0] = next_jobs(done, self._setting, self._tried)
+        done = self._earlier.samples + self.results.samples
+        self._queue[:0] = next_jobs(done.of(CopyRate), self._setting, self._tried)
         self._effort = None
 
     def _possible(self, job: CopyJob) -> CopyJob | None:

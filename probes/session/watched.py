@@ -177,7 +177,7 @@ class _Watching:
             self.job = None
             begun += time.perf_counter() - news_s  # waiting time is not part of the session
             earlier = EarlierSession(
-                samples=tuple(self.results.samples),
+                samples=self.results.samples,
                 done=frozenset(self.begun),
                 given_up=dict(self.given_up),
                 no_readings=self.no_readings,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import merge
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.machine import (
     ClockMhz,
@@ -240,7 +240,9 @@ def test_numbers_of_a_cuda_program_are_turned_where_any_capture_reports_cudas_or
     )
     measured = Bandwidth(
         source=source,
-        samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=24.1),),
+        samples=Samples(
+            (CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=24.1),)
+        ),
     )
     program = box(source, Gpu(index=0, name="large"), Gpu(index=1, name="small"), bandwidth=measured)
     for order in ([first, log, program], [first, program, log]):
@@ -314,19 +316,23 @@ def test_numa_nodes_are_joined_by_their_number() -> None:
 
 def test_samples_unread_lines_and_earlier_contradictions_are_kept() -> None:
     old = Contradiction(fact="gpus", said={"x": "1 GPUs"})
-    first = Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=6.0)
-    second = Sample(kind="d2h", source=End("gpu:0"), destination=End("host"), median_gb_per_s=6.5)
+    first = CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=6.0)
+    second = CopyRate(kind="d2h", source=End("gpu:0"), destination=End("host"), median_gb_per_s=6.5)
     one = Machine(
-        source="a", bandwidth=Bandwidth(source="bandwidthTest", samples=(first,)), contradictions=(old,)
+        source="a",
+        bandwidth=Bandwidth(source="bandwidthTest", samples=Samples((first,))),
+        contradictions=(old,),
     )
     two = Machine(
         source="b",
-        bandwidth=Bandwidth(source="nvbandwidth", samples=(first, second), driver_version="550.54.15"),
+        bandwidth=Bandwidth(
+            source="nvbandwidth", samples=Samples((first, second)), driver_version="550.54.15"
+        ),
         unread=(Unread(source="b", line=1, text="?"),),
     )
     merged = merge([one, two])
     assert merged.bandwidth == Bandwidth(
-        source="bandwidthTest + nvbandwidth", samples=(first, second), driver_version="550.54.15"
+        source="bandwidthTest + nvbandwidth", samples=Samples((first, second)), driver_version="550.54.15"
     )
     assert merged.contradictions == (old,)
     assert merged.unread == two.unread

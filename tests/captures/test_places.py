@@ -1,21 +1,31 @@
 from gputopo.captures import merge, read_text
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    CopyRate,
+    Failure,
+    NotMeasured,
+    Samples,
+    UplinkGroup,
+)
 from gputopo.values.ends import End, renumbered
 from gputopo.values.machine import Gpu, Machine
 from tests import there
 
 MEASURED = Bandwidth(
     source="test",
-    samples=(
-        Sample(
-            kind="h2d",
-            source=End("host"),
-            destination=End("gpu:1"),
-            group="all gpu:1 gpu:0",
-            conditions=(Conditions(gpu=1), Conditions(gpu=0)),
-        ),
-        Sample(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:2"), median_gb_per_s=2.5),
-        Sample(kind="host_memory", source=End("node:1"), destination=End("node:1")),
+    samples=Samples(
+        (
+            CopyRate(
+                kind="h2d",
+                source=End("host"),
+                destination=End("gpu:1"),
+                group="all gpu:1 gpu:0",
+                conditions=(Conditions(gpu=1), Conditions(gpu=0)),
+            ),
+            CopyRate(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:2"), median_gb_per_s=2.5),
+            CopyRate(kind="host_memory", source=End("node:1"), destination=End("node:1")),
+        )
     ),
     failures=(
         Failure(kind="d2h", source=End("gpu:2"), destination=End("host"), reason="TIMED_OUT", says="x"),
@@ -60,7 +70,7 @@ def test_two_numbers_that_change_places_do_not_run_into_one_another() -> None:
 
 
 def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_once() -> None:
-    twice = Bandwidth(source="test", samples=(MEASURED.samples[1],) * 2)
+    twice = Bandwidth(source="test", samples=Samples((MEASURED.samples[1],) * 2))
     gpus = tuple(Gpu(index=i) for i in range(3))
     merged = there(
         merge([Machine(source=name, gpus=gpus, bandwidth=twice) for name in ("test", "copy")]).bandwidth

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import read_text
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Failure, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Failure, Samples
 from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, PowerW, Unread
@@ -42,7 +42,9 @@ def test_an_inspection_gives_its_machine_and_its_findings_are_left() -> None:
 
 MEASURED = Bandwidth(
     source="live",
-    samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:1"), median_gb_per_s=12.5),),
+    samples=Samples(
+        (CopyRate(kind="h2d", source=End("host"), destination=End("gpu:1"), median_gb_per_s=12.5),)
+    ),
     failures=(
         Failure(
             kind="d2h", source=End("gpu:0"), destination=End("host"), reason="TIMED_OUT", says="no answer"

@@ -11,7 +11,7 @@ from gputopo import probes
 from gputopo.probes import SessionRequest
 from gputopo.runs import BoxHistory
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Samples
 from gputopo.values.ends import End
 from gputopo.values.machine import Machine
 from tests.cli.conftest import ByName, Call
@@ -270,8 +270,8 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
         for index, gpu in enumerate(gpu for gpu in machine.gpus if gpu.index != 1)
     )
     of_two = msgspec.structs.replace(machine, gpus=left, links=machine_with(3).links)
-    before = Bandwidth(source="live", samples=(pair(0, 1, 5.0), pair(2, 3, 12.0), pair(0, 2, 9.0)))
-    after = Bandwidth(source="live", samples=(pair(1, 2, 6.0), pair(0, 1, 9.0)))
+    before = Bandwidth(source="live", samples=Samples((pair(0, 1, 5.0), pair(2, 3, 12.0), pair(0, 2, 9.0))))
+    after = Bandwidth(source="live", samples=Samples((pair(1, 2, 6.0), pair(0, 1, 9.0))))
     write(whole, machine, before)
     as_fast = msgspec.structs.replace(after, samples=(pair(1, 2, 12.0), pair(0, 1, 9.0)))
     write(fewer, of_two, as_fast)

@@ -13,7 +13,7 @@ import pytest
 
 from gputopo.runs import BoxHistory, summarise
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.run.events import encode_line
 from gputopo.values.study import Study
@@ -295,7 +295,9 @@ def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path
     machine = read_machine(Path(os.environ["GPUTOPO_ROOT"]))
     measured = Bandwidth(
         source="live",
-        samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0),),
+        samples=Samples(
+            (CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0),)
+        ),
     )
     BoxHistory(own_history).save(machine, measured, saved_at=8.0 * 86400)
     rates_alone = call("report", "--history", "--since", "1970-01-09")

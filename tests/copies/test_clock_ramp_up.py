@@ -1,7 +1,7 @@
 """Clock ramp-up, on published numbers."""
 
 from gputopo.copies import ramp_ups
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 
@@ -9,13 +9,13 @@ from gputopo.values.machine import Gpu, Machine
 def local(rates: dict[int, list[float]], source: str = "p2pBandwidthLatencyTest") -> Bandwidth:
     """Local copies, matrix after matrix, as the tools print them."""
     samples = tuple(
-        Sample(
+        CopyRate(
             kind="d2d_local", source=End(f"gpu:{gpu}"), destination=End(f"gpu:{gpu}"), median_gb_per_s=rate
         )
         for gpu, values in rates.items()
         for rate in values
     )
-    return Bandwidth(source=source, samples=samples)
+    return Bandwidth(source=source, samples=Samples(samples))
 
 
 def box(*names: str | None) -> Machine:

@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies import fair_rates, next_sets, uplink_groups
-from gputopo.values.bandwidth import Kind, Sample
+from gputopo.values.bandwidth import CopyRate, Kind
 from gputopo.values.ends import HOST, End
 from gputopo.values.machine import Machine
 
 Groups = list[tuple[set[int], float]]  # the GPUs behind each uplink, and what it carries in GB/s
 
 
-def at_once(rates: dict[int, float]) -> list[Sample]:
+def at_once(rates: dict[int, float]) -> list[CopyRate]:
     """Return samples of a group, or of a GPU alone if there is only one."""
     return [
-        Sample(
+        CopyRate(
             kind="h2d",
             source=HOST,
             destination=End.of_gpus(gpu),
@@ -27,11 +27,11 @@ def at_once(rates: dict[int, float]) -> list[Sample]:
     ]
 
 
-def alone(count: int) -> list[Sample]:
+def alone(count: int) -> list[CopyRate]:
     return [sample for gpu in range(count) for sample in at_once({gpu: 12.0})]
 
 
-def measured(count: int, groups: Groups) -> list[Sample]:
+def measured(count: int, groups: Groups) -> list[CopyRate]:
     """Return what a session would have in the end on a machine with these uplinks."""
     uplinks = {frozenset(gpus): carries for gpus, carries in groups}
     done = alone(count) + at_once(fair_rates(dict.fromkeys(range(count), 12.0), uplinks))
@@ -44,7 +44,7 @@ def measured(count: int, groups: Groups) -> list[Sample]:
     return done
 
 
-def found(samples: list[Sample]) -> set[frozenset[int]]:
+def found(samples: list[CopyRate]) -> set[frozenset[int]]:
     return {frozenset(group.gpus) for group in uplink_groups(samples, Machine(source="live"))}
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import CopyRate
 from gputopo.values.rates import host_copies, judged, pair_copies
 from tests.findings.boxes import sound
 from tests.findings.measured.machines import sample
 
 
-def h2d(gb_per_s: float, **more: Any) -> Sample:
+def h2d(gb_per_s: float, **more: Any) -> CopyRate:
     return sample("h2d", "host", "gpu:0", gb_per_s, **({"pinned": True} | more))
 
 

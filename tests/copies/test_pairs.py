@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies import slow_ends
-from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample, gb
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Pair, Path, Run, Sample, Samples, gb
 from gputopo.values.ends import End
 from gputopo.values.rates import PairSpeed, pair_speeds
 from tests.invented_bandwidths import pair
 
 
 def speeds(*samples: Sample) -> dict[tuple[int, int], PairSpeed]:
-    return pair_speeds(Bandwidth(source="test", samples=samples))
+    return pair_speeds(Bandwidth(source="test", samples=Samples(samples)))
 
 
 def test_the_faster_path_of_the_worse_direction_counts() -> None:
@@ -63,7 +63,7 @@ def test_of_several_large_copies_the_fastest_stands_and_kernels_only_where_there
 
 def both(a: int, b: int, speed: float, path: Path | None = "direct") -> Sample:
     """Return the sum of both directions at once."""
-    return Sample(
+    return CopyRate(
         kind="bidirectional",
         source=End(f"gpu:{a}"),
         destination=End(f"gpu:{b}"),

@@ -2,6 +2,7 @@
 
 import random
 from itertools import permutations
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,7 +12,18 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.copies import checked, memory_limit, ramp_ups, with_expectations
 from gputopo.reference import known_gpus, over_nvlink
-from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CopyLatency,
+    CopyRate,
+    CopyRateKind,
+    Expectation,
+    Method,
+    Path,
+    Run,
+    Sample,
+    Samples,
+)
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine, Pcie
 from gputopo.values.rates import host_copies, judged, pair_copies
@@ -25,34 +37,34 @@ def box(*names: str | None) -> Machine:
     return Machine(source="test", gpus=tuple(Gpu(index=index, name=name) for index, name in enumerate(names)))
 
 
-def local(gb_per_s: float, gpu: int = 0, size: int | None = None, **more: object) -> Sample:
+def local(gb_per_s: float, gpu: int = 0, size: int | None = None, **more: object) -> CopyRate:
     place = f"gpu:{gpu}"
-    one = Sample(
+    one = CopyRate(
         kind="d2d_local", source=End(place), destination=End(place), bytes=size, median_gb_per_s=gb_per_s
     )
     return msgspec.structs.replace(one, **more)
 
 
-def host(gb_per_s: float, kind: Kind = "h2d", gpu: int = 0, **more: object) -> Sample:
+def host(gb_per_s: float, kind: CopyRateKind = "h2d", gpu: int = 0, **more: object) -> CopyRate:
     ends = (f"gpu:{gpu}", "host") if kind == "d2h" else ("host", f"gpu:{gpu}")
-    one = Sample(kind=kind, source=End(ends[0]), destination=End(ends[1]), median_gb_per_s=gb_per_s)
+    one = CopyRate(kind=kind, source=End(ends[0]), destination=End(ends[1]), median_gb_per_s=gb_per_s)
     return msgspec.structs.replace(one, **more)
 
 
-def copy(a: int, b: int, gb_per_s: float, kind: Kind = "p2p_direct", **more: object) -> Sample:
-    one = Sample(kind=kind, source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"), median_gb_per_s=gb_per_s)
+def copy(a: int, b: int, gb_per_s: float, kind: CopyRateKind = "p2p_direct", **more: object) -> CopyRate:
+    one = CopyRate(kind=kind, source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"), median_gb_per_s=gb_per_s)
     return msgspec.structs.replace(one, **more)
 
 
-def both(a: int, b: int, gb_per_s: float, path: Path = "direct", **more: object) -> Sample:
+def both(a: int, b: int, gb_per_s: float, path: Path = "direct", **more: object) -> CopyRate:
     return copy(a, b, gb_per_s, "bidirectional", path=path, **more)
 
 
-def check(machine: Machine, *samples: Sample) -> tuple[Sample, ...]:
-    return checked(Bandwidth(source="test", samples=samples), machine).samples
+def check(machine: Machine, *samples: CopyRate) -> tuple[CopyRate, ...]:
+    return checked(Bandwidth(source="test", samples=Samples(samples)), machine).copies
 
 
-def marks(machine: Machine, *samples: Sample) -> list[str | None]:
+def marks(machine: Machine, *samples: CopyRate) -> list[str | None]:
     return [one.invalid for one in check(machine, *samples)]
 
 
@@ -92,11 +104,13 @@ def test_a_cache_rate_makes_no_sound_number_a_clock_ramp_up() -> None:
     found = checked(
         Bandwidth(
             source="p2pBandwidthLatencyTest + bandwidthTest",
-            samples=(
-                local(804.0),
-                local(833.0, gpu=1),
-                local(4367.0, size=32_000_000),
-                local(4370.0, gpu=1, size=32_000_000),
+            samples=Samples(
+                (
+                    local(804.0),
+                    local(833.0, gpu=1),
+                    local(4367.0, size=32_000_000),
+                    local(4370.0, gpu=1, size=32_000_000),
+                )
             ),
         ),
         ada,
@@ -149,10 +163,12 @@ def test_what_goes_over_no_pcie_link_has_no_pcie_expectation(
     name: str | None, gb_per_s: float, link: str
 ) -> None:
     machine = Machine(source="test", gpus=(Gpu(index=0, name=name, pcie=Pcie(gen_max=5, width_now=16)),))
-    bandwidth = Bandwidth(source="test", samples=(host(gb_per_s), host(2 * gb_per_s, "bidirectional")))
-    for one in with_expectations(bandwidth, machine).samples:
-        assert one.expected_gb_per_s is None
-        assert link in (one.expected_source or "")
+    bandwidth = Bandwidth(
+        source="test", samples=Samples((host(gb_per_s), host(2 * gb_per_s, "bidirectional")))
+    )
+    for one in with_expectations(bandwidth, machine).copies:
+        assert one.expectation.gb_per_s is None
+        assert link in (one.expectation.source or "")
 
 
 def test_a_copy_between_gpus_is_no_faster_than_all_their_nvlinks() -> None:
@@ -265,8 +281,8 @@ def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() ->
     (found,) = check(machine, host(24.0, run="1"), host(31.0, run="2"))
     assert not list(judged([found]))
     assert host_copies([found], "h2d", machine) == {}
-    assert list(judged([msgspec.structs.replace(found, expected_low_gb_per_s=50.0)]))
-    assert not list(judged([msgspec.structs.replace(found, expected_low_gb_per_s=28.0)]))
+    assert list(judged([msgspec.structs.replace(found, expectation=Expectation(low_gb_per_s=50.0))]))
+    assert not list(judged([msgspec.structs.replace(found, expectation=Expectation(low_gb_per_s=28.0))]))
     (agreeing,) = check(machine, host(24.0, run="1"), host(24.5, run="2"))
     assert list(judged([agreeing])) == [agreeing]
 
@@ -275,22 +291,24 @@ def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() ->
 
 
 PLACES = tuple(map(End, ("host", "gpu:0", "gpu:1", "gpus", "node:0")))
-SAMPLES = st.builds(
-    Sample,
-    kind=st.sampled_from(
-        ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", "host_memory", "latency")
-    ),
-    source=st.sampled_from(PLACES),
-    destination=st.sampled_from(PLACES),
-    bytes=st.sampled_from((None, 4096, 32_000_000)),
-    method=st.sampled_from((None, "driver", "copy_engine", "kernel_read")),
-    path=st.sampled_from((None, "direct", "staged")),
-    group=st.sampled_from((None, "all")),
+OF_BOTH: dict[str, Any] = {
+    "source": st.sampled_from(PLACES),
+    "destination": st.sampled_from(PLACES),
+    "bytes": st.sampled_from((None, 4096, 32_000_000)),
+    "method": st.sampled_from((None, "driver", "copy_engine", "kernel_read")),
+    "path": st.sampled_from((None, "direct", "staged")),
+    "group": st.sampled_from((None, "all")),
+    "run": st.sampled_from((None, "1", "2")),
+}
+COPIES = st.builds(
+    CopyRate,
+    kind=st.sampled_from(get_args(CopyRateKind)),
     median_gb_per_s=st.one_of(st.none(), st.floats(0.01, 20_000.0)),
-    median_us=st.one_of(st.none(), st.floats(0.1, 100.0)),
-    run=st.sampled_from((None, "1", "2")),
     invalid=st.sampled_from((None, "cache", "above_link", "inconsistent")),
+    **OF_BOTH,
 )
+LATENCIES = st.builds(CopyLatency, median_us=st.floats(0.1, 100.0), **OF_BOTH)
+SAMPLES = st.one_of(COPIES, LATENCIES)
 
 
 @given(st.lists(SAMPLES, max_size=12), st.sampled_from(NAMES), st.randoms(use_true_random=False))
@@ -298,15 +316,15 @@ def test_whatever_is_read_no_valid_number_is_impossible_and_its_order_does_not_m
     samples: list[Sample], name: str | None, mixed: random.Random
 ) -> None:
     machine = box(name, name)
-    found = checked(Bandwidth(source="test", samples=tuple(samples)), machine)
+    found = checked(Bandwidth(source="test", samples=Samples(samples)), machine)
     assert checked(found, machine) == found
     limit = memory_limit(machine.gpus[0]).gb_per_s
-    for one in found.samples:
+    for one in found.copies:
         if one.kind == "d2d_local" and "gpu:" in one.source and one.median_gb_per_s:
             assert (one.invalid == "cache") == (one.median_gb_per_s > limit)
     shuffled = [*samples]
     mixed.shuffle(shuffled)
-    again = checked(Bandwidth(source="test", samples=tuple(shuffled)), machine)
+    again = checked(Bandwidth(source="test", samples=Samples(shuffled)), machine)
     assert sorted(map(repr, again.samples)) == sorted(map(repr, found.samples))
 
 

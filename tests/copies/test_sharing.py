@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.copies import uplink_groups
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import CopyRate, CopyRateKind, UplinkGroup
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests.findings.boxes import sound
@@ -58,9 +58,9 @@ def filled(gpus: Iterable[int], alone: Mapping[int, float], uplinks: Uplinks) ->
     return fixed
 
 
-def copy_of(kind: Kind, gpu: int, gb_per_s: float, group: str | None = None) -> Sample:
+def copy_of(kind: CopyRateKind, gpu: int, gb_per_s: float, group: str | None = None) -> CopyRate:
     source, destination = ("host", f"gpu:{gpu}") if kind == "h2d" else (f"gpu:{gpu}", "host")
-    return Sample(
+    return CopyRate(
         kind=kind,
         source=End(source),
         destination=End(destination),
@@ -78,8 +78,8 @@ def session(
     alone: Mapping[int, float] | None = None,
     noise: float = 0.0,
     seed: int = 1,
-    kind: Kind = "h2d",
-) -> list[Sample]:
+    kind: CopyRateKind = "h2d",
+) -> list[CopyRate]:
     chance = random.Random(seed)
     alone = alone or dict.fromkeys(range(count), X16)
     samples = []
@@ -106,7 +106,7 @@ def bare(count: int) -> Machine:
     return Machine(source="a test", gpus=tuple(Gpu(index=index) for index in range(count)))
 
 
-def found(samples: Iterable[Sample], count: int = 8) -> set[tuple[int, ...]]:
+def found(samples: Iterable[CopyRate], count: int = 8) -> set[tuple[int, ...]]:
     return {group.gpus for group in uplink_groups(samples, bare(count))}
 
 
@@ -117,7 +117,7 @@ def sets_of(uplinks: Uplinks) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("name", LAYOUTS)
 @given(seed=st.integers(0, 10**6), kind=st.sampled_from(["h2d", "d2h"]))
 def test_pairs_and_the_whole_give_the_groups_of_every_layout_in_noise(
-    name: str, seed: int, kind: Kind
+    name: str, seed: int, kind: CopyRateKind
 ) -> None:
     count, uplinks = LAYOUTS[name]
     sets = [*pairs(count), *left_out(count), *whole(count)]
@@ -283,7 +283,7 @@ def test_copies_alone_small_or_mixed_in_direction_show_no_group() -> None:
     assert found(mixed) == set()
 
 
-def with_tree(count: int, samples: Iterable[Sample]) -> UplinkGroup:
+def with_tree(count: int, samples: Iterable[CopyRate]) -> UplinkGroup:
     (group,) = uplink_groups(samples, sound(count))
     return group
 
@@ -304,15 +304,15 @@ AZ_ONE_WAY = [[0, 5.86, 5.28, 5.86], [5.86, 0, 5.86, 5.30], [5.29, 5.86, 0, 5.87
 AZ_BOTH = [[0, 10.40, 5.47, 10.23], [10.44, 0, 10.30, 5.47], [5.47, 10.50, 0, 10.26], [10.17, 5.47, 10.28, 0]]
 
 
-def matrices(one_way: list[list[float]], both: list[list[float]]) -> list[Sample]:
+def matrices(one_way: list[list[float]], both: list[list[float]]) -> list[CopyRate]:
     samples = []
     for a in range(len(one_way)):
         for b in range(len(one_way)):
             if a != b:
                 place = {"source": End.of_gpus(a), "destination": End.of_gpus(b)}
-                samples.append(Sample(kind="p2p_staged", median_gb_per_s=one_way[a][b], **place))  # type: ignore[arg-type]
+                samples.append(CopyRate(kind="p2p_staged", median_gb_per_s=one_way[a][b], **place))  # type: ignore[arg-type]
                 samples.append(
-                    Sample(kind="bidirectional", path="staged", median_gb_per_s=both[a][b], **place)  # type: ignore[arg-type]
+                    CopyRate(kind="bidirectional", path="staged", median_gb_per_s=both[a][b], **place)  # type: ignore[arg-type]
                 )
     return samples
 

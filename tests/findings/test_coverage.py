@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from gputopo.findings import checks_made
 from gputopo.report import document_text, inspection_document
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Machine
@@ -63,7 +63,8 @@ def test_checks_of_load_need_a_gpu_under_load_and_checks_of_peers_need_peers() -
 
 def test_the_checks_of_measured_copies_count_as_one() -> None:
     copied = Bandwidth(
-        source="x", samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), bytes=1),)
+        source="x",
+        samples=Samples((CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), bytes=1),)),
     )
     assert checks_made(replace(sound(), bandwidth=copied)) == checks_made(sound()) + 1
     assert checks_made(replace(sound(), bandwidth=Bandwidth(source="x"))) == checks_made(sound())

@@ -12,7 +12,7 @@ from gputopo.measurements import history_of_box
 from gputopo.report import box_document, document_markdown
 from gputopo.runs import Past, Saved
 from gputopo.topology import fingerprint
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Samples
 from gputopo.values.box import Box, Worsening
 from gputopo.values.run.result import DeviceResult, Result, Throughput
 from tests import there
@@ -34,7 +34,7 @@ def rated(rates: Sequence[float]) -> Box:
     """The history of a machine of which the copies from GPU 0 to 1 were measured once a day."""
     saved = (
         Saved(
-            bandwidth=Bandwidth(source="live", samples=(pair(0, 1, rate),)),
+            bandwidth=Bandwidth(source="live", samples=Samples((pair(0, 1, rate),))),
             machine=MACHINE,
             saved_at=DAY_S * day,
         )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.planner import Request, effect_of_changes, plan
 from gputopo.prediction import paths_of
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
@@ -61,10 +61,12 @@ def box(*widths: int, name: str = "GeForce GTX 1080 Ti", measured: bool = False)
         place = f"gpu:{index}"
         up, down = 0.9 * host.up, 0.9 * host.down
         samples += [
-            Sample(kind="h2d", source=End("host"), destination=End(place), pinned=True, median_gb_per_s=down),
-            Sample(kind="d2h", source=End(place), destination=End("host"), pinned=True, median_gb_per_s=up),
+            CopyRate(
+                kind="h2d", source=End("host"), destination=End(place), pinned=True, median_gb_per_s=down
+            ),
+            CopyRate(kind="d2h", source=End(place), destination=End("host"), pinned=True, median_gb_per_s=up),
         ]
-    return msgspec.structs.replace(machine, bandwidth=Bandwidth(source="a test", samples=tuple(samples)))
+    return msgspec.structs.replace(machine, bandwidth=Bandwidth(source="a test", samples=Samples(samples)))
 
 
 @pytest.mark.parametrize("measured", [False, True])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputopo import captures
 from gputopo.planner import Request, how_many_of_hosts, plan
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, CopyRateKind, Samples
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -28,14 +28,14 @@ def measured(gb_per_s: float) -> Machine:
     machine = machine_of(SEVEN)
     samples = []
     for place in (f"gpu:{gpu.index}" for gpu in machine.gpus):
-        down = Sample(
+        down = CopyRate(
             kind="h2d", source=End("host"), destination=End(place), pinned=True, median_gb_per_s=gb_per_s
         )
-        up = Sample(
+        up = CopyRate(
             kind="d2h", source=End(place), destination=End("host"), pinned=True, median_gb_per_s=gb_per_s
         )
         samples += [down, up]
-    bandwidth = Bandwidth(source="a test", samples=tuple(samples))
+    bandwidth = Bandwidth(source="a test", samples=Samples(samples))
     gpus = tuple(Gpu(index=gpu.index, name="GeForce GTX 1070") for gpu in machine.gpus)
     return replace(machine, bandwidth=bandwidth, gpus=gpus)
 
@@ -231,13 +231,13 @@ def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     """Return five GPUs with links and speeds that differ, all measured."""
     rng = random.Random(seed)
     places = [f"gpu:{index}" for index in range(5)]
-    ends: dict[Kind, list[tuple[str, str]]] = {
+    ends: dict[CopyRateKind, list[tuple[str, str]]] = {
         "p2p_direct": list(permutations(places, 2)),
         "h2d": [("host", place) for place in places],
         "d2h": [(place, "host") for place in places],
     }
     samples = [
-        Sample(
+        CopyRate(
             kind=kind,
             source=End(a),
             destination=End(b),
@@ -249,7 +249,7 @@ def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     ]
     bare = machine_of(SEVEN)
     links = tuple(link for link in bare.links if link.b < len(places))
-    bandwidth = Bandwidth(source="a test", samples=tuple(samples))
+    bandwidth = Bandwidth(source="a test", samples=Samples(samples))
     machine = replace(bare, gpus=bare.gpus[: len(places)], links=links, bandwidth=bandwidth)
     return machine, tuple(rng.choice([50.0, 100.0, 150.0, 200.0]) for _ in places)
 

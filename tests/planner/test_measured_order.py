@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Samples
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Plan
 from tests.invented_bandwidths import MEASURED_AT, pair
@@ -21,7 +21,7 @@ def measured(matrix: str, speed: dict[tuple[int, int], float], default: float = 
         for a, b in permutations(range(len(machine.gpus)), 2)
     )
     return msgspec.structs.replace(
-        machine, bandwidth=Bandwidth(source="live", samples=samples, measured_at=MEASURED_AT)
+        machine, bandwidth=Bandwidth(source="live", samples=Samples(samples), measured_at=MEASURED_AT)
     )
 
 

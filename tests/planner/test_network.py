@@ -4,7 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.planner import HostNetwork, NetworkRate, SavedNetwork, network_rate
-from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, Sample
+from gputopo.values.bandwidth import (
+    ALL_HOSTS_AT_ONCE,
+    Bandwidth,
+    CollectiveRate,
+    Sample,
+    Samples,
+    TransferRate,
+)
 from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Hop, Machine
 from tests.planner.joint_machines import box, two_switches
@@ -24,8 +31,8 @@ def measured(*samples: tuple[str, str, float, str | None]) -> SavedNetwork:
     return SavedNetwork(
         Bandwidth(
             source="live",
-            samples=tuple(
-                Sample(
+            samples=Samples(
+                TransferRate(
                     kind="network",
                     source=End(f"host:{a}"),
                     destination=End(f"host:{b}"),
@@ -133,9 +140,9 @@ def test_nccl_by_sockets_reaches_a_share_of_a_slow_card_and_a_few_gb_per_s_of_a_
 def test_an_all_reduce_of_nccl_tests_over_as_many_gpus_of_as_many_hosts_counts_before_cards() -> None:
     def all_reduce(ranks: int, hosts: int, size: int, rate: float) -> Sample:
         more = {"bytes": size, "bus_gb_per_s": rate, "ranks": ranks, "hosts": hosts}
-        return Sample(kind="allreduce", source=HOSTS, destination=HOSTS, **more)  # type: ignore[arg-type]
+        return CollectiveRate(kind="allreduce", source=HOSTS, destination=HOSTS, **more)  # type: ignore[arg-type]
 
     found = [all_reduce(8, 2, 2**30, 90.0), all_reduce(8, 2, 2**10, 3.0), all_reduce(8, 1, 2**30, 300.0)]
-    saved = SavedNetwork(Bandwidth(source="live", samples=tuple(found)), "on 2026-11-20")
+    saved = SavedNetwork(Bandwidth(source="live", samples=Samples(found)), "on 2026-11-20")
     assert nccl_of(rails(), [0, 1, 2, 3], saved) == 90.0
     assert nccl_of(rails(), [0, 1], saved) == nccl_of(rails(), [0, 1]), "of other GPUs it says nothing"

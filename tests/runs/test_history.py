@@ -14,7 +14,7 @@ import pytest
 from gputopo.runs import BoxHistory, Past, Saved
 from gputopo.topology import fingerprint
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Samples, TransferRate
 from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine
@@ -29,7 +29,7 @@ MACHINE = machine_with(2)
 
 def session(speed: float, gpus: tuple[int, int] = (0, 1), **more: object) -> Bandwidth:
     return msgspec.structs.replace(
-        Bandwidth(source="live", samples=(pair(*gpus, speed),), measured_at=MEASURED_AT), **more
+        Bandwidth(source="live", samples=Samples((pair(*gpus, speed),)), measured_at=MEASURED_AT), **more
     )
 
 
@@ -231,8 +231,8 @@ def test_the_date_is_that_of_measuring_and_of_filing_where_that_is_all_that_is_k
 def between(*hosts: str, rate: float = 1.0) -> Bandwidth:
     return Bandwidth(
         source="live",
-        samples=tuple(
-            Sample(
+        samples=Samples(
+            TransferRate(
                 kind="network", source=End(f"host:{a}"), destination=End(f"host:{b}"), median_gb_per_s=rate
             )
             for a in hosts

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gputopo.topology import program_name, without_identities
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.machine import Contradiction, Driver, Gpu, GpuProcess, Machine, Nccl, Nic, PciNode, Unread
 from tests import there
@@ -116,7 +116,7 @@ def test_everything_that_can_hold_an_identity_is_cleared() -> None:
         pci=(PciNode(address="0000:01:00.0", root="pci0000:00", name=secret),),
         bandwidth=Bandwidth(
             source="live",
-            samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), bytes=5),),
+            samples=Samples((CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), bytes=5),)),
             notes=(secret,),
         ),
         missing={"gpus[0].name": secret},

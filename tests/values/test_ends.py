@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import HOST, End, gpus_in, renumbered
 from gputopo.values.errors import InputError
 
@@ -34,11 +34,11 @@ def test_an_end_is_what_its_text_is(
 
 
 def test_what_goes_from_one_end_to_another_has_a_pair_or_a_gpu_of_the_host() -> None:
-    up = Sample(kind="h2d", source=HOST, destination=End.of_gpus(3))
+    up = CopyRate(kind="h2d", source=HOST, destination=End.of_gpus(3))
     assert (up.gpus, up.pair, up.host_gpu) == ((3,), None, 3)
-    direct = Sample(kind="p2p_direct", source=End.of_gpus(2), destination=End.of_gpus(0))
+    direct = CopyRate(kind="p2p_direct", source=End.of_gpus(2), destination=End.of_gpus(0))
     assert (direct.gpus, direct.pair, direct.host_gpu) == ((2, 0), (2, 0), None)
-    inside = Sample(kind="d2d_local", source=End.of_gpus(1), destination=End.of_gpus(1))
+    inside = CopyRate(kind="d2d_local", source=End.of_gpus(1), destination=End.of_gpus(1))
     assert (inside.gpus, inside.pair, inside.host_gpu) == ((1,), None, None)
 
 
@@ -49,8 +49,8 @@ def test_the_gpus_of_a_text_get_new_numbers() -> None:
 
 
 def test_in_json_an_end_is_its_text() -> None:
-    samples = (Sample(kind="h2d", source=HOST, destination=End.of_gpus(3)),)
-    document = schema.encode(Bandwidth(source="live", samples=samples))
+    samples = (CopyRate(kind="h2d", source=HOST, destination=End.of_gpus(3)),)
+    document = schema.encode(Bandwidth(source="live", samples=Samples(samples)))
     assert b'"source":"host","destination":"gpu:3"' in document
     read = schema.decode(document, Bandwidth, origin="a file").samples[0]
     assert (read.destination.gpu, read) == (3, samples[0])

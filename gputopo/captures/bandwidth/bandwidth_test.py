@@ -17,7 +17,7 @@ from gputopo.captures import matching
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.texts import Program, ProgramRead, Results, positive, understood_of
 from gputopo.captures.matching import SINGLE_DEVICE
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, CopyRateKind
 from gputopo.values.ends import HOST, End
 from gputopo.values.machine import Gpu, Machine
 
@@ -62,7 +62,7 @@ _OLD_UNIT = (
     "bandwidthTest's MB/s are read as 10^6 bytes; older versions divide by 2^20; the links are then 4.9% "
     "faster than these numbers"
 )
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, CopyRateKind] = {
     "Host to Device": "h2d",
     "Device to Host": "d2h",
     "Device to Device": "d2d_local",
@@ -137,7 +137,7 @@ class _Reader(Results):
         """Start a run; `started`: with the program's first line."""
         self.index: int | None = None
         self.devices: dict[int, str] = {}
-        self.kind: Kind | None = None
+        self.kind: CopyRateKind | None = None
         self.device_count = 1
         self.pinned: bool | None = None
         self.scale: float | None = None  # factor from printed numbers to GB/s
@@ -253,7 +253,7 @@ class _Reader(Results):
         source, destination = {"h2d": (HOST, here), "d2h": (here, HOST)}.get(self.kind, (here, here))
         self.lines.append(line_number)
         self.samples.append(
-            Sample(
+            CopyRate(
                 kind=self.kind,
                 source=source,
                 destination=destination,

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from gputopo.captures import matching
 from gputopo.captures.bandwidth.texts import Results
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import SEPARATE_RUNS, Failure, Kind, Sample
+from gputopo.values.bandwidth import SEPARATE_RUNS, Collective, CollectiveRate, Failure
 from gputopo.values.ends import ALL_GPUS, HOSTS, End
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
 
 # The programs, without `_perf`, and the kinds of their numbers. Blocks of alltoallv have unequal sizes.
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, Collective] = {
     "all_reduce": "allreduce",
     "all_gather": "allgather",
     "reduce_scatter": "reduce_scatter",
@@ -165,7 +165,7 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
             results.skip(f"{SOURCE}: {kind}", "it reports CPU time (-C), not the transfer time")
             continue
         results.notes |= dict.fromkeys(_notes(run, kind, ranks, hosts_of_run))
-        common = Sample(
+        common = CollectiveRate(
             kind=kind,
             source=place,
             destination=place,
@@ -209,7 +209,7 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     return Failure(kind=kind, source=place, destination=place, reason=SEPARATE_RUNS, says=says)
 
 
-def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
+def _samples(run: NcclRun, common: CollectiveRate) -> Iterator[CollectiveRate]:
     """Yield a sample for each half of each row. `common`: the facts that all samples of a run share."""
     groups = len({rank.group for rank in run.ranks})
     for row in run.rows:
@@ -348,7 +348,7 @@ def programs_in(words: str) -> set[str]:
     return {_IN_ORDER[match.lastindex - 1] for match in _NAMED.finditer(words) if match.lastindex}
 
 
-def _failures(run: NcclRun, kind: Kind, place: End) -> dict[Failure, None]:
+def _failures(run: NcclRun, kind: Collective, place: End) -> dict[Failure, None]:
     """Return the failures, including sizes with wrong results."""
     wrong = {
         row.bytes: max(timed.wrong or 0, *(half.wrong or 0 for half in row.timed))
@@ -365,7 +365,7 @@ def _failures(run: NcclRun, kind: Kind, place: End) -> dict[Failure, None]:
     }
 
 
-def _notes(run: NcclRun, kind: Kind, ranks: int | None, hosts: int | None) -> list[str]:
+def _notes(run: NcclRun, kind: Collective, ranks: int | None, hosts: int | None) -> list[str]:
     notes = []
     if hosts is not None and hosts > 1 and ranks:
         names = ", ".join(dict.fromkeys(rank.name for rank in run.ranks))

@@ -21,7 +21,7 @@ from gputopo.captures.bandwidth.texts import (
     understood_of,
 )
 from gputopo.captures.ledger import Format
-from gputopo.values.bandwidth import NETWORK_ERROR, Failure, Kind, Sample
+from gputopo.values.bandwidth import NETWORK_ERROR, Failure, Transfer, TransferLatency, TransferRate
 from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -89,7 +89,7 @@ def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
         rates = (_gb_per_s(interval, name) for interval in intervals)
         parts = tuple(filter(None, rates))
         results.samples.append(
-            Sample(
+            TransferRate(
                 kind="network",
                 source=source,
                 destination=destination,
@@ -263,18 +263,26 @@ class Perftest(Results):
         self.marks.append((number, of))
         return True
 
-    def _sample(self, size: int, value: float, unit: float | None) -> Sample:
+    def _sample(self, size: int, value: float, unit: float | None) -> Transfer:
         source, destination = _ends(to_client=self.verb == "rdma_read")
         program, transport = _VERBS[self.verb or ""]
-        kind: Kind = "network_bidirectional" if self.bidirectional else "network"
-        return Sample(
-            kind="network_latency" if unit is None else kind,
+        if unit is None:
+            return TransferLatency(
+                source=source,
+                destination=destination,
+                bytes=size,
+                median_us=value,
+                tool=f"ib_{program}_lat",
+                transport=transport,
+                streams=self.streams,
+            )
+        return TransferRate(
+            kind="network_bidirectional" if self.bidirectional else "network",
             source=source,
             destination=destination,
             bytes=size,
-            median_gb_per_s=None if unit is None else value * unit,
-            median_us=value if unit is None else None,
-            tool=f"ib_{program}_{'lat' if unit is None else 'bw'}",
+            median_gb_per_s=value * unit,
+            tool=f"ib_{program}_bw",
             transport=transport,
             streams=self.streams,
         )

@@ -20,7 +20,7 @@ from gputopo.captures import matching
 from gputopo.captures.bandwidth import texts
 from gputopo.captures.bandwidth.texts import MAX_US, Results, positive
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import Failure, Kind, Method, Sample
+from gputopo.values.bandwidth import Copied, CopiedKind, CopyLatency, CopyRate, Failure, Method
 from gputopo.values.ends import ALL_GPUS, HOST, End
 from gputopo.values.machine import Driver, Machine
 
@@ -50,7 +50,7 @@ _WRONG_DATA = re.compile(
 
 _ROW, _COLUMN = End("the row's GPU"), End("the column's GPU")
 # Source and destination of each test; `all` in a name: all GPUs at once.
-_TESTS: tuple[tuple[re.Pattern[str], tuple[Kind, End, End]], ...] = (
+_TESTS: tuple[tuple[re.Pattern[str], tuple[CopiedKind, End, End]], ...] = (
     (re.compile("host_device_latency_sm"), ("latency", HOST, _COLUMN)),
     (re.compile("device_to_device_latency_sm"), ("latency", _COLUMN, _ROW)),
     (re.compile("device_local_copy"), ("d2d_local", _COLUMN, _COLUMN)),
@@ -67,7 +67,7 @@ class NvbandwidthTest(NamedTuple):
     """A test: the kind of its numbers, and the ends that it copies between."""
 
     name: str
-    kind: Kind
+    kind: CopiedKind
     source: End
     destination: End
 
@@ -174,7 +174,7 @@ class NvbandwidthReport(Results):
 
     def _sample(
         self, test: NvbandwidthTest, part: Part | None, index: int, column: int, value: float
-    ) -> Sample:
+    ) -> Copied:
         places = {_ROW: End.of_gpus(index), _COLUMN: End.of_gpus(column)}
         there = places[_COLUMN]
         source, destination = (places.get(end, end) for end in (test.source, test.destination))
@@ -182,8 +182,7 @@ class NvbandwidthReport(Results):
             old = self.version is not None and tuple(map(int, self.version.split("."))) < (0, 8)
             if test.is_of_pairs and old:
                 self.notes[_PEER_LATENCY_NOTE] = None
-            return Sample(
-                kind="latency",
+            return CopyLatency(
                 source=source,
                 destination=destination,
                 pinned=None if test.is_of_pairs else True,
@@ -206,7 +205,7 @@ class NvbandwidthReport(Results):
                 source, destination = places.values() if part == "2" else reversed(places.values())
         elif kind != "p2p_direct":
             group = test.name if "all" in test.name else group if reverse else None
-        return Sample(
+        return CopyRate(
             kind=kind,
             source=source,
             destination=destination,

@@ -26,7 +26,7 @@ from gputopo.captures.bandwidth.texts import (
     row,
 )
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import Kind, Path, Sample
+from gputopo.values.bandwidth import Copied, CopiedKind, CopyLatency, CopyRate, CopyRateKind, Path
 from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -72,7 +72,7 @@ class Version:
 class P2pMatrix:
     """One matrix; its heading is in `line`. `enabled`: None without one. `reads`: the row's GPU fetches."""
 
-    kind: Kind | None  # None: connectivity, or the CPU's part of a latency matrix
+    kind: CopiedKind | None  # None: connectivity, or the CPU's part of a latency matrix
     version: Version
     enabled: bool | None = None
     reads: bool = False
@@ -161,13 +161,13 @@ def machine(output: P2pOutput) -> Machine:
 
 
 def _sample(
-    kind: Kind,
+    kind: CopiedKind,
     table: P2pMatrix,
     cell: tuple[int, int],
     value: float,
     access: dict[tuple[int, int], set[bool]],
     notes: dict[str, None],
-) -> Sample:
+) -> Copied:
     """Return a cell (row, column) as a sample."""
     a, b = cell
     if kind != "bidirectional":
@@ -182,21 +182,25 @@ def _sample(
         path = "staged" if table.enabled is False or False in (can or ()) else "direct"
         if can is None and table.enabled is not False:
             notes[_ACCESS_NOTE] = None
-    own: Kind = "d2d_local" if kind != "latency" else kind
-    staged: Kind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
-    return Sample(
-        kind=own if a == b else staged,
-        source=End.of_gpus(a),
-        destination=End.of_gpus(b),
+    source, destination = End.of_gpus(a), End.of_gpus(b)
+    group = table.label if a == b else None
+    if kind == "latency":
+        return CopyLatency(
+            source=source, destination=destination, method="driver", path=path, group=group, median_us=value
+        )
+    staged: CopyRateKind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
+    return CopyRate(
+        kind="d2d_local" if a == b else staged,
+        source=source,
+        destination=destination,
         method="copy_engine_read" if table.reads and kind == "p2p_direct" else "driver",
-        path=path if kind in ("bidirectional", "latency") else None,
-        group=table.label if a == b else None,
-        median_us=value if kind == "latency" else None,
-        median_gb_per_s=None if kind == "latency" else value,
+        path=path if kind == "bidirectional" else None,
+        group=group,
+        median_gb_per_s=value,
     )
 
 
-def _kind_without_heading(table: P2pMatrix, notes: dict[str, None]) -> Kind:
+def _kind_without_heading(table: P2pMatrix, notes: dict[str, None]) -> CopiedKind:
     """Return the kind of a matrix without a heading: both directions if faster than any link in one."""
     if table.kind == "latency":
         return "latency"
@@ -314,7 +318,7 @@ def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix
         return None
     version.newer |= corner != "D\\D"
     if heading is None:
-        kind: Kind | None = "latency" if corner == "GPU" else None if corner == "CPU" else "p2p_direct"
+        kind: CopiedKind | None = "latency" if corner == "GPU" else None if corner == "CPU" else "p2p_direct"
         return P2pMatrix(kind, version, label="no heading", columns=columns)
     kind = None if corner == "CPU" else heading.kind
     return replace(heading, kind=kind, columns=columns, cells={}, rows=set())

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gputopo.captures import merging
 from gputopo.captures.bandwidth.texts import ProgramRead
 from gputopo.captures.matching import aligned
-from gputopo.values.bandwidth import Bandwidth, Sample, identity
+from gputopo.values.bandwidth import Bandwidth, CollectiveRate, Sample, Samples, identity
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu
 from gputopo.values.machine import Machine
@@ -263,11 +263,11 @@ def _differ(runs: Sequence[Sequence[Sample]]) -> bool:
 
 
 def _value(sample: Sample) -> object:
-    return sample.median_gb_per_s, sample.median_us
+    return sample.value, sample.median_us if isinstance(sample, CollectiveRate) else None
 
 
-def _samples(machine: Machine) -> tuple[Sample, ...]:
-    return machine.bandwidth.samples if machine.bandwidth else ()
+def _samples(machine: Machine) -> Samples:
+    return machine.bandwidth.samples if machine.bandwidth else Samples()
 
 
 def _programs(machine: Machine) -> list[str]:

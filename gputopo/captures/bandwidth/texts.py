@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gputopo.captures.ledger import read_lines
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, Samples
 from gputopo.values.facts import at_link
 from gputopo.values.machine import Contradiction, Link, Machine
 
@@ -109,7 +109,7 @@ class Results:
         """Return the results; `driver`, `cuda`: the versions that the program printed."""
         return Bandwidth(
             source=self.source,
-            samples=tuple(self.samples),
+            samples=Samples(self.samples),
             failures=tuple(self.failures),
             not_measured=tuple(self.skipped),
             complete=self.complete,

@@ -10,10 +10,10 @@ from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
     SEPARATE_RUNS,
+    CollectiveRate,
     CollectiveSeries,
     Expectation,
     Failure,
-    Sample,
     series_of,
 )
 from gputopo.values.ends import HOSTS
@@ -94,7 +94,7 @@ def shared_gpu(machine: Machine) -> Iterator[Fault]:
             yield SHARED_GPU.fault(Subject.of_gpus(gpus), says, {"ranks": ranks})
 
 
-def _shares(sample: Sample) -> tuple[int, ...]:
+def _shares(sample: CollectiveRate) -> tuple[int, ...]:
     """Return the GPUs of an operation of one host that has more ranks; none where each has its own."""
     gpus = sample.source.gpus
     return gpus if sample.hosts == 1 and gpus and (sample.ranks or 0) > len(gpus) else ()
@@ -151,7 +151,7 @@ def _series(machine: Machine) -> list[CollectiveSeries]:
     return [series for series in series_of(samples) if series.is_of_nccl_tests and not _shares(series.best)]
 
 
-def _finding(rule: Rule, best: Sample, rate: Expectation, more: str) -> Fault:
+def _finding(rule: Rule, best: CollectiveRate, rate: Expectation, more: str) -> Fault:
     low = f"at least {rate.low_gb_per_s:.3g}"
     usual = f"{rate.gb_per_s:.3g}, {low}" if rate.gb_per_s and not rate.is_limit else low
     run = f" (run {best.run})" if best.run else ""
@@ -163,7 +163,7 @@ def _finding(rule: Rule, best: Sample, rate: Expectation, more: str) -> Fault:
     return rule.fault(_subject(best), f"{says}; {more}" if more else says, evidence)
 
 
-def _causes(sample: Sample, machine: Machine) -> list[str]:
+def _causes(sample: CollectiveRate, machine: Machine) -> list[str]:
     causes = []
     gpus = set(sample.source.gpus) or {gpu.index for gpu in machine.gpus}
     inactive = (gpu for gpu in machine.gpus if any(port.active is False for port in gpu.nvlinks or ()))
@@ -186,7 +186,7 @@ def _causes(sample: Sample, machine: Machine) -> list[str]:
     return causes
 
 
-def _network_causes(sample: Sample, machine: Machine) -> list[str]:
+def _network_causes(sample: CollectiveRate, machine: Machine) -> list[str]:
     causes = []
     ports = network_ports(machine)
     if "NET/Socket" in sample.nccl and any(port.rdma_device for port in ports):
@@ -202,7 +202,7 @@ def _network_causes(sample: Sample, machine: Machine) -> list[str]:
     return causes
 
 
-def _size(sample: Sample) -> str:
+def _size(sample: CollectiveRate) -> str:
     count = float(sample.bytes or 0)
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
@@ -211,12 +211,12 @@ def _size(sample: Sample) -> str:
     return f"{count:.4g} GiB"
 
 
-def _subject(sample: Sample | Failure) -> Subject:
+def _subject(sample: CollectiveRate | Failure) -> Subject:
     gpus = sample.source.gpus
     return Subject.of_gpus(gpus) if gpus else MACHINE
 
 
-def _evidence(sample: Sample) -> dict[str, object]:
+def _evidence(sample: CollectiveRate) -> dict[str, object]:
     return {
         "operation": sample.kind,
         "ranks": sample.ranks,

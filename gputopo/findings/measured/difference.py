@@ -5,7 +5,21 @@ from collections.abc import Collection, Iterable, Iterator
 
 from gputopo.findings.difference import machine_difference, paired_gpus
 from gputopo.findings.measured.direct import DEVIATIONS, noise_share
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, identity, with_new_indices
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CollectiveRate,
+    Conditions,
+    CopyLatency,
+    CopyRate,
+    Failure,
+    Latency,
+    Rate,
+    Sample,
+    TransferLatency,
+    TransferRate,
+    identity,
+    with_new_indices,
+)
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
 from gputopo.values.ends import gpus_in
 from gputopo.values.grouping import best
@@ -86,7 +100,7 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
         (
             ((_what(sample), _size(sample)), sample)
             for sample in samples
-            if sample.invalid is None and sample.runs_agree and (sample.median_gb_per_s or sample.median_us)
+            if sample.invalid is None and sample.runs_agree and _results(sample)
         ),
         lambda sample: sample.bytes or 0,
     )
@@ -94,17 +108,28 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
 
 def _size(sample: Sample) -> int | None:
     """Return the size that numbers must have in common; None for large copies: they show the same rate."""
-    return None if sample.is_large else sample.bytes
+    return None if isinstance(sample, Rate) and sample.is_large else sample.bytes
+
+
+def _results(sample: Sample) -> dict[str, tuple[float, tuple[float, ...]]]:
+    """Return the results of a sample, each with its repeats, by unit; the first one shows the most."""
+    results = {}
+    if isinstance(sample, Rate) and sample.rate:
+        results["GB/s"] = sample.rate, sample.repeats_gb_per_s
+    if isinstance(sample, CollectiveRate | Latency) and sample.median_us:
+        results["us"] = sample.median_us, sample.repeats_us
+    return results
 
 
 def _change(was: Sample, now: Sample) -> Changed | None:
-    latency = not (was.median_gb_per_s and now.median_gb_per_s)
-    before, after = (was.median_us, now.median_us) if latency else (was.median_gb_per_s, now.median_gb_per_s)
-    if not before or not after:
+    results, results_now = _results(was), _results(now)
+    unit = next((unit for unit in results if unit in results_now), None)
+    if unit is None:
         return None
+    (before, repeats), (after, repeats_now) = results[unit], results_now[unit]
+    latency = unit == "us"
     floor = MIN_CHANGE_SMALL if latency or _size(now) is not None else MIN_CHANGE
-    repeats = [sample.repeats_us if latency else sample.repeats_gb_per_s for sample in (was, now)]
-    noise = max(floor, DEVIATIONS.value * math.hypot(*map(noise_share, repeats)))
+    noise = max(floor, DEVIATIONS.value * math.hypot(noise_share(repeats), noise_share(repeats_now)))
     # A share of the smaller one: half and twice are as far apart in both directions.
     if abs(after - before) <= noise * min(before, after):
         return None
@@ -149,29 +174,29 @@ def _failed(failure: Failure) -> str:
 
 
 def _words(sample: Sample) -> str:
-    size, streams = _size(sample), sample.streams
-    of_collective = [
-        sample.data_type,
-        sample.reduction,
-        "in place" if sample.in_place else None,
-        None if sample.root is None else f"root {sample.root}",
-    ]
-    of_network = [
-        sample.tool,
-        sample.transport,
-        f"{streams} stream{'s' if streams != 1 else ''}" if streams else None,
-    ]
-    parts = [
-        {True: "pinned", False: "pageable", None: ""}[sample.pinned],
-        sample.method if sample.method not in (None, "copy_engine", "driver") else "",
-        sample.path,
-        sample.algorithm,
-        sample.model,
-        " ".join(filter(None, of_collective)),
-        " ".join(filter(None, of_network)),
-        None if sample.numa_node is None else f"node {sample.numa_node}",
+    size = _size(sample)
+    details = [
+        *_details(sample),
         None if size is None else f"{size} bytes",
-        f"at once: {sample.group}" if sample.group else "",
+        f"at once: {sample.group}" if sample.group else None,
     ]
-    how = ", ".join(part for part in parts if part)
+    how = ", ".join(filter(None, details))
     return f"{sample.kind} {sample.way}{f' ({how})' if how else ''}"
+
+
+def _details(sample: Sample) -> tuple[str | None, ...]:
+    """Return how a sample was measured, other than its ends and size."""
+    match sample:
+        case CopyRate() | CopyLatency():
+            memory = {True: "pinned", False: "pageable", None: None}[sample.pinned]
+            method = None if sample.method in ("copy_engine", "driver") else sample.method
+            node = None if sample.numa_node is None else f"node {sample.numa_node}"
+            return memory, method, sample.path, node
+        case CollectiveRate():
+            in_place = "in place" if sample.in_place else None
+            root = None if sample.root is None else f"root {sample.root}"
+            words = filter(None, (sample.data_type, sample.reduction, in_place, root))
+            return sample.algorithm, sample.model, " ".join(words)
+        case TransferRate() | TransferLatency():
+            streams = f"{sample.streams} stream{'s' * (sample.streams != 1)}" if sample.streams else None
+            return (" ".join(filter(None, (sample.tool, sample.transport, streams))),)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, copies_of
 from gputopo.topology import class_name
-from gputopo.values.bandwidth import DEVIATION, Failure, Pair, Path, Sample
+from gputopo.values.bandwidth import DEVIATION, CopyLatency, CopyRate, Failure, Pair, Path
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -179,7 +179,7 @@ def slow_words(word: str, hop: str, slow: Sequence[SlowPair], than: str) -> str:
     )
 
 
-def is_slower(sample: Sample, other: Sample) -> bool:
+def is_slower(sample: CopyRate, other: CopyRate) -> bool:
     """Return whether a copy is slower than another beyond noise and the rounding of printed rates."""
     deviation = (noise_share(sample.repeats_gb_per_s) ** 2 + noise_share(other.repeats_gb_per_s) ** 2) ** 0.5
     noise = DEVIATIONS.value * deviation
@@ -214,10 +214,10 @@ def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
 
 def _compared(machine: Machine) -> Iterator[_Compared]:
     """Yield the pairs that are slower directly in one direction, with all that was measured of them."""
-    samples = copies_of(machine).samples
+    samples = copies_of(machine).copies
     direct, staged = pair_copies(samples, "p2p_direct"), pair_copies(samples, "p2p_staged")
     both = [pair_copies(samples, "bidirectional", path) for path in _PATHS]
-    latencies = [_latencies(samples, path) for path in _PATHS]
+    latencies = [_latencies(machine, path) for path in _PATHS]
     for pair, sample in direct.items():
         if pair not in staged or not is_slower(sample, staged[pair]):
             continue
@@ -230,20 +230,19 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
         small, staged_small = (copies.get(pair) for copies in latencies)
         # A pointer chase and a queued copy of a few bytes are not comparable.
         if small and staged_small and small.method == staged_small.method:
-            delays = small.median_us or 0.0, staged_small.median_us or 0.0
+            delays = small.median_us, staged_small.median_us
             better = better or delays[0] < LATENCY_SHARE.value * delays[1]
         yield _Compared(SlowPair(pair, sample.rate, staged[pair].rate), sums, delays, better)
 
 
-def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
+def _latencies(machine: Machine, path: Path) -> dict[Pair, CopyLatency]:
     return best(
         (
             (pair, sample)
-            for sample in samples
-            if sample.kind == "latency" and sample.path == path and (pair := sample.pair)
-            if sample.median_us and not sample.invalid
+            for sample in copies_of(machine).samples.of(CopyLatency)
+            if sample.path == path and (pair := sample.pair)
         ),
-        lambda sample: -(sample.median_us or 0.0),
+        lambda sample: -sample.median_us,
     )
 
 

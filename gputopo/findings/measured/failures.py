@@ -301,7 +301,7 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
     """Return whether copies through host memory were measured from one GPU to another, and none failed."""
     if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
         return False
-    samples = copies_of(machine).samples
-    copies = {(sample.kind, sample.gpu_ends) for sample in judged(samples)}
+    samples = judged(copies_of(machine).copies)
+    copies = {(sample.kind, sample.gpu_ends) for sample in samples}
     in_two_steps = {("d2h", (source, None)), ("h2d", (None, destination))} <= copies
     return in_two_steps or ("p2p_staged", (source, destination)) in copies

@@ -10,9 +10,10 @@ from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference import throttle_reasons
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
-    NETWORK,
-    Failure,
-    Sample,
+    Between,
+    Measured,
+    Rate,
+    TransferRate,
 )
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
@@ -112,7 +113,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
     """Report rates measured during clock ramp-up: left out, or not meaningful."""
     dropped = Counter(
         index
-        for sample in copies_of(machine).samples
+        for sample in copies_of(machine).copies
         for index in set(sample.gpu_ends)
         for _ in sample.discarded_gb_per_s
     )
@@ -139,8 +140,8 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find large copies whose repeats differ so much that their median is not meaningful."""
     unsteady_samples = [
         sample
-        for sample in copies_of(machine).samples
-        if sample.is_large and is_unsteady(sample) and sample.kind not in NETWORK
+        for sample in copies_of(machine).samples.of(Rate)
+        if sample.is_large and is_unsteady(sample) and not isinstance(sample, TransferRate)
         if sample.kind != "host_memory" or not is_busy(machine)
     ]
     if unsteady_samples:
@@ -163,25 +164,25 @@ def is_busy(machine: Machine) -> bool:
     return (copies_of(machine).host_load or 0.0) > BUSY_SHARE.value
 
 
-def is_unsteady(sample: Sample) -> bool:
+def is_unsteady(sample: Rate) -> bool:
     """Return whether the repeats of a copy differ too much for their median to be meaningful."""
     repeats = len(sample.repeats_gb_per_s)
     return repeats >= MIN_REPEATS.value and _spread(sample) > UNSTEADY_PERCENT.value
 
 
-def _spread(sample: Sample) -> float:
+def _spread(sample: Rate) -> float:
     if sample.spread_percent is not None:
         return sample.spread_percent
     repeats, middle = sample.repeats_gb_per_s, sample.rate
     return 100 * (max(repeats) - min(repeats)) / middle if middle else 0.0
 
 
-def path_words(sample: Sample) -> str:
+def path_words(sample: Measured) -> str:
     """Return `gpu:0 to gpu:1 (direct)`."""
     return f"{sample.way} ({KINDS[sample.kind]})"
 
 
-def subject_of(measurements: Iterable[Failure | Sample]) -> Subject:
+def subject_of(measurements: Iterable[Between]) -> Subject:
     """Return the GPU or the pair that all of these are of, else the machine."""
     ends = {end for measured in measurements for end in measured.ends}
     gpus = sorted(gpu for end in ends for gpu in end.gpus)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gputopo.copies import link_names, ramp_up_samples, with_expectations
+from gputopo.copies import link_names, steady_copies, with_expectations
 from gputopo.findings.measured.links import (
     ALIKE_SHARE,
     BELOW_EXPECTED,
@@ -31,7 +31,7 @@ from gputopo.findings.measured.links import (
 from gputopo.findings.pcie import SLOT_NARROW
 from gputopo.findings.rule import Case, Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference import LinkExpectation, expected_of, observed_link
-from gputopo.values.bandwidth import HOST_KINDS, Bandwidth, Kind, Sample
+from gputopo.values.bandwidth import HOST_KINDS, Bandwidth, CopyRate, Kind, Samples
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped, maxima
 from gputopo.values.machine import Gpu, Machine
@@ -120,20 +120,20 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
     where one alone is slow.
     """
     copies = copies_of(machine)
-    bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
+    bandwidth = Bandwidth(source=copies.source, samples=Samples(steady_copies(copies, machine)))
     fastest = best(
         (
             ((index, _words(sample)), sample)
-            for sample in with_expectations(bandwidth, machine).samples
+            for sample in with_expectations(bandwidth, machine).copies
             if (index := sample.source.gpu if sample.kind == "d2d_local" else sample.host_gpu) is not None
-            and sample.expected_gb_per_s
+            and sample.expectation.gb_per_s
             and any(judged([msgspec.structs.replace(sample, group=None) if sample.with_reverse else sample]))
         ),
         lambda sample: sample.rate,
     )
     for gpu in present(machine):
         of_gpu = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
-        low = {words: sample for words, sample in of_gpu.items() if sample.rate < sample.floor_gb_per_s}
+        low = {words: sample for words, sample in of_gpu.items() if sample.is_low}
         if memory := low.pop(_IN_MEMORY, None):
             yield _below(gpu, _IN_MEMORY, memory, LOW_IN_GPU_MEMORY, _MEMORY)
         alone = [sample for words, sample in of_gpu.items() if words in _ALONE]
@@ -154,7 +154,7 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
             yield _below(gpu, words, slower, case, _LINK, "warning" if differ else "info", fits)
 
 
-def _words(sample: Sample) -> str:
+def _words(sample: CopyRate) -> str:
     """Return `copies from the host`: what a copy of a GPU did."""
     if sample.kind == "d2d_local":
         return _IN_MEMORY
@@ -164,7 +164,7 @@ def _words(sample: Sample) -> str:
 def _below(
     gpu: Gpu,
     words: str,
-    sample: Sample,
+    sample: CopyRate,
     case: Case,
     part: str,
     severity: Severity = "warning",
@@ -173,19 +173,20 @@ def _below(
     """Return the fault of a slow copy. `fits`: the links that it fits, of an unknown slot."""
     cause = f"{NO_LINK_HAS_THE_RATE}; " if fits == () else ""
     share = roughly(_share(sample))
-    says = f"{words} reach about {share} of the expected rate: {cause}{sample.expected_source}"
+    expected = sample.expectation
+    says = f"{words} reach about {share} of the expected rate: {cause}{expected.source}"
     evidence = {
         "gb_per_s": sample.rate,
-        "expected_gb_per_s": sample.expected_gb_per_s,
-        "expected_low_gb_per_s": sample.expected_low_gb_per_s,
-        "source": sample.expected_source,
+        "expected_gb_per_s": expected.gb_per_s,
+        "expected_low_gb_per_s": expected.low_gb_per_s,
+        "source": expected.source,
         **({"fits": [link.name for link in fits]} if fits else {}),
     }
     return BELOW_EXPECTED.fault(gpu, says, evidence, severity, case=case, part=part)
 
 
-def _share(sample: Sample) -> float:
-    return sample.rate / (sample.expected_gb_per_s or sample.rate)
+def _share(sample: CopyRate) -> float:
+    return sample.rate / (sample.expectation.gb_per_s or sample.rate)
 
 
 def _unlike_peers(machine: Machine) -> Iterator[Fault]:
@@ -211,17 +212,11 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], Case
         yield what, rates, LOW_IN_BOTH_DIRECTIONS, _LINK
     local = maxima(
         (gpu, sample.rate)
-        for sample in _steady(machine)
+        for sample in steady_copies(copies_of(machine), machine)
         if sample.kind == "d2d_local" and sample.is_large and sample.is_by_copy_engine
         if (gpu := sample.source.gpu) is not None
     )
     yield _IN_MEMORY, local, LOW_IN_GPU_MEMORY, _MEMORY
-
-
-def _steady(machine: Machine) -> tuple[Sample, ...]:
-    copies = copies_of(machine)
-    ramping = ramp_up_samples(copies, machine)
-    return tuple(sample for place, sample in enumerate(copies.samples) if place not in ramping)
 
 
 def _groups(machine: Machine) -> Iterator[tuple[list[Gpu], str]]:
@@ -247,10 +242,11 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     """Return the best copies of each GPU with the host while it alone copies in both directions."""
-    ends = ends_of_groups(bandwidth.samples)
+    samples = bandwidth.copies
+    ends = ends_of_groups(samples)
     copies = grouped(
         (sample.kind, (gpu, sample.rate))
-        for sample in bandwidth.samples
+        for sample in samples
         if (gpu := sample.host_gpu) is not None
         and (sample.group is None or len(ends[sample.group]) == 2)
         and (sample.kind == "bidirectional" or (sample.with_reverse and sample.kind in HOST_KINDS))
@@ -268,7 +264,7 @@ def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
         return rates, _WITH_HOST
     names = {gpu.index: gpu.name or "" for gpu in machine.gpus}
     ends = []
-    for (a, b), sample in pair_copies(copies_of(machine).samples, "p2p_staged").items():
+    for (a, b), sample in pair_copies(copies_of(machine).copies, "p2p_staged").items():
         if a in names and names[a] == names.get(b):
             ends += [(a, ("out", sample.rate)), (b, ("in", sample.rate))]
     return {index: maxima(by_direction) for index, by_direction in grouped(ends).items()}, _THROUGH_HOST

@@ -13,7 +13,7 @@ from gputopo.findings.pcie import (
     TO_THE_HOST,
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present, roughly
-from gputopo.values.bandwidth import HOST_KINDS, Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import HOST_KINDS, CopyRate, Kind, UplinkGroup
 from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -63,7 +63,7 @@ _PATHS = {"h2d": "from the host", "d2h": "to the host"}
 @check(FAR_SLOW)
 def far_nodes(machine: Machine) -> Iterator[Fault]:
     """Find GPUs and cores that are slow with the memory of another node."""
-    samples = copies_of(machine).samples
+    samples = copies_of(machine).copies
     for kind in HOST_KINDS:
         near = host_link_rates(samples, kind, machine)
         for gpu in present(machine):
@@ -95,7 +95,7 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
     """
     for gpu in present(machine):
         seen: dict[int, int | None] = {}
-        for sample in copies_of(machine).samples:
+        for sample in copies_of(machine).copies:
             if sample.numa_wanted is not None and sample.host_gpu == gpu.index:
                 seen.setdefault(sample.numa_wanted, sample.numa_node)
         for wanted, lies in sorted(seen.items()):
@@ -110,7 +110,7 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
 def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     """Report the measured groups that share an uplink, and whether the PCI tree shows the same."""
     copies = copies_of(machine)  # those that a session recorded, else those that its samples show
-    groups = copies.uplink_groups or uplink_groups(copies.samples, machine)
+    groups = copies.uplink_groups or uplink_groups(copies.copies, machine)
     if not groups:
         return
     all_gpus = {gpu.index for gpu in present(machine)} <= set(groups[0].gpus)
@@ -141,9 +141,9 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     yield SHARED_UPLINK.fault(MACHINE, says, {"groups": evidence}, severity, case=case)
 
 
-def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
-    near: dict[int, Sample] = {}
-    far: dict[tuple[int, int], Sample] = {}  # by the node of the cores and that of the memory
+def _far_memory(samples: tuple[CopyRate, ...]) -> Iterator[Fault]:
+    near: dict[int, CopyRate] = {}
+    far: dict[tuple[int, int], CopyRate] = {}  # by the node of the cores and that of the memory
     for sample in samples:
         memory, cores = sample.source.node, sample.destination.node
         if sample.kind != "host_memory" or cores is None or memory is None or not sample.is_large:
@@ -176,7 +176,7 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
         )
 
 
-def _clearly_far(far: Sample, near: Sample) -> bool:
+def _clearly_far(far: CopyRate, near: CopyRate) -> bool:
     """Return whether far memory is slower, and no repeat of it was as fast as the slowest of the near one."""
     if far.rate >= FAR_SHARE.value * near.rate:
         return False

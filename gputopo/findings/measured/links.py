@@ -15,7 +15,7 @@ from gputopo.findings.pcie import (
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
 from gputopo.reference import LinkExpectation, expected_link, expected_of, fitting_links
-from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, Conditions, Kind, Pair
+from gputopo.values.bandwidth import HOST_KINDS, Conditions, Kind, Pair
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import host_link_rates, pair_copies
@@ -203,8 +203,9 @@ def degraded(machine: Machine) -> Iterator[Fault]:
 def host_rates(machine: Machine) -> dict[int, dict[str, float]]:
     """Return for each GPU the best copy from the host and to it, by kind."""
     rates: dict[int, dict[str, float]] = {}
+    samples = copies_of(machine).copies
     for kind in HOST_KINDS:
-        for gpu, rate in host_link_rates(copies_of(machine).samples, kind, machine).items():
+        for gpu, rate in host_link_rates(samples, kind, machine).items():
             rates.setdefault(gpu, {})[kind] = rate
     return rates
 
@@ -213,8 +214,8 @@ def _seen(gpu: Gpu, machine: Machine) -> list[Conditions]:
     """Return the readings of a GPU during copies over its link."""
     return [
         conditions
-        for sample in copies_of(machine).samples
-        if sample.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
+        for sample in copies_of(machine).copies
+        if sample.kind not in ("d2d_local", "host_memory")
         for conditions in sample.conditions
         if conditions.gpu == gpu.index and conditions.readings
     ]
@@ -308,5 +309,6 @@ def _slower_than_partners(machine: Machine) -> dict[int, dict[str, float]]:
 
 
 def _between_gpus(machine: Machine) -> dict[Pair, float]:
-    copies = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
+    every = copies_of(machine).copies
+    copies = (pair_copies(every, kind) for kind in BETWEEN_GPUS)
     return maxima((pair, sample.rate) for samples in copies for pair, sample in samples.items())

@@ -56,7 +56,7 @@ def cutoff(machine: Machine, pairs: Iterable[Pair]) -> tuple[str, tuple[Pair, ..
 def nvlink_pairs(machine: Machine) -> frozenset[Pair]:
     """Return the pairs joined by NVLink, low index first: reported so, or faster than their PCIe links."""
     reported = {(link.a, link.b) for link in machine.links if link.nvlinks}
-    return over_nvlink(copies_of(machine).samples, machine) | reported
+    return over_nvlink(copies_of(machine).copies, machine) | reported
 
 
 def has_nvlink(machine: Machine) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gputopo.copies import SlowEnds, fastest, slow_ends
 from gputopo.findings.measured.faults import named_paths
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
-from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample
+from gputopo.values.bandwidth import NETWORK, Bandwidth, TransferRate
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
@@ -162,7 +162,7 @@ def slow(machine: Machine) -> Iterator[Fault]:
     if explained.slow.pairs:
         why = "the sender or the receiver" if are_two else "both ends are fast with others"
         yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, explained, why)
-    rates_of_cards = ((sample.median_gb_per_s, sample.expected_gb_per_s) for sample in samples)
+    rates_of_cards = ((sample.median_gb_per_s, sample.expectation.gb_per_s) for sample in samples)
     of_cards = [rate / allowed for rate, allowed in rates_of_cards if rate and allowed]
     if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and explained.slow.pairs):
         who = " and ".join(hosts) if are_two else f"{len(hosts)} hosts"
@@ -191,14 +191,10 @@ def _of_single_pairs(rule: Rule, explained: NetworkVerdict, why: str) -> Fault:
     return rule.fault(MACHINE, says, {"pairs": shares, "fast_gb_per_s": fast})
 
 
-def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:
-    sample = next(sample for sample in samples if sample.expected_gb_per_s)
-    allowed = f"{sample.expected_gb_per_s:.3g} GB/s: {sample.expected_source}"
-    evidence = {
-        "share": share,
-        "expected_gb_per_s": sample.expected_gb_per_s,
-        "source": sample.expected_source,
-    }
+def _below_cards(rule: Rule, samples: Iterable[TransferRate], share: float, who: str) -> Fault:
+    card = next(sample.expectation for sample in samples if sample.expectation.gb_per_s)
+    allowed = f"{card.gb_per_s:.3g} GB/s: {card.source}"
+    evidence = {"share": share, "expected_gb_per_s": card.gb_per_s, "source": card.source}
     return rule.fault(MACHINE, f"{who}: {share:.0%} of what the cards allow ({allowed})", evidence)
 
 
@@ -212,7 +208,7 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
         yield UNSTEADY_RATES.fault(MACHINE, f"{says}: {called}", {"varies": says})
 
 
-def _spread(samples: Sequence[Sample]) -> float:
+def _spread(samples: Sequence[TransferRate]) -> float:
     """Return by how many percent the rate of a transfer varies: the median of all."""
     return median([sample.spread_percent or 0.0 for sample in samples] or [0.0])
 
@@ -232,19 +228,20 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
         yield OVERSUBSCRIBED.fault(MACHINE, f"{reach}, {total:.3g} GB/s together", evidence)
 
 
-def _rates(bandwidth: Bandwidth) -> list[Sample]:
+def _rates(bandwidth: Bandwidth) -> list[TransferRate]:
     if bandwidth.source != "live":
         return []
-    return [sample for sample in bandwidth.samples if sample.kind == "network" and sample.median_gb_per_s]
+    rates = bandwidth.samples.of(TransferRate)
+    return [sample for sample in rates if sample.kind == "network" and sample.median_gb_per_s]
 
 
-def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
+def _of_pairs(bandwidth: Bandwidth) -> list[TransferRate]:
     """Return the transfers of pairs in one direction; of a tool that always uses both, in both at once."""
     transfers = [sample for sample in _rates(bandwidth) if sample.group is None]
     return [sample for sample in transfers if not sample.with_reverse] or transfers
 
 
-def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, float]:
+def _by_pair(samples: Iterable[TransferRate], *, at_best: bool = False) -> dict[Pair, float]:
     """Return the GB/s of each pair; `at_best`: in its fastest interval."""
     return {
         sample.names: max((sample.rate, *(sample.repeats_gb_per_s if at_best else ()))) for sample in samples

@@ -44,7 +44,7 @@ from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roug
 from gputopo.reference import LinkExpectation, expected_of, fitting_links
 from gputopo.reference import over_nvlink as faster_than_pcie
 from gputopo.topology import class_name
-from gputopo.values.bandwidth import Kind, Pair, Path, Sample
+from gputopo.values.bandwidth import CopyRate, Kind, Pair, Path
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
@@ -114,15 +114,16 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
     slow one: its link has another finding.
     """
     bandwidth = with_expectations(copies_of(machine), machine)
-    nvlinks, fast = NvLinks(bandwidth, machine), faster_than_pcie(bandwidth.samples, machine)
+    samples = bandwidth.copies
+    nvlinks, fast = NvLinks(bandwidth, machine), faster_than_pcie(samples, machine)
     judged: set[Pair] = set()
-    copies, word = direct_copies(bandwidth.samples)
+    copies, word = direct_copies(samples)
     by_class = grouped((_nv_class(pair, nvlinks, fast, machine), pair) for pair in copies)
     for nv_class, pairs in by_class.items():
         if nv_class is not None:
             yield from _over_nvlink(nv_class, {pair: copies[pair] for pair in pairs}, word, judged, machine)
-    measured = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
-    read = [sample for sample in bandwidth.samples if sample.method == "copy_engine_read"]
+    measured = {word: pair_copies(samples, kind) for kind, word in _PATHS}
+    read = [sample for sample in samples if sample.method == "copy_engine_read"]
     measured["direct read"] = pair_copies(read, "p2p_direct")
     of_nvlink = {
         (a, b)
@@ -144,7 +145,7 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         for gpu in pair
     )
     for path in _AT_ONCE:
-        measured[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
+        measured[f"{path} bidirectional"] = pair_copies(samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
     for word, of_path in measured.items():
         low = {pair for pair in _low(of_path) if not slow_links & {*pair}}
@@ -166,7 +167,7 @@ def _gpus_with_slow_links(machine: Machine) -> set[int]:
 def _faults(
     rule: Rule,
     slow: Iterable[SlowPair],
-    copies: Mapping[Pair, Sample],
+    copies: Mapping[Pair, CopyRate],
     word: str,
     judged: set[Pair],
     machine: Machine,
@@ -205,7 +206,7 @@ def _faults(
         over_pcie = LOW_STAGED_PAIRS if word.startswith("staged") else LOW_PAIRS_OVER_PCIE
         yield rule.fault(
             subject,
-            f"{says}; {_cause(hop, word, fits)} ({copies[worst.pair].expected_source})",
+            f"{says}; {_cause(hop, word, fits)} ({copies[worst.pair].expectation.source})",
             evidence | {"fits": [link.name for link in fits]},
             severity,
             case=LOW_PAIRS_OVER_NVLINK if hop.startswith("NV") else over_pcie,
@@ -218,8 +219,8 @@ def _is_unusual(worst: SlowPair, fits: Sequence[LinkExpectation]) -> bool:
     return of_link < USUAL_SHARE * worst.against_gb_per_s or worst.gb_per_s < USUAL_SHARE * of_link
 
 
-def _low(copies: Mapping[Pair, Sample]) -> set[Pair]:
-    return {pair for pair, sample in copies.items() if sample.rate < sample.floor_gb_per_s}
+def _low(copies: Mapping[Pair, CopyRate]) -> set[Pair]:
+    return {pair for pair, sample in copies.items() if sample.is_low}
 
 
 def _fits(machine: Machine, pair: Pair, best: Mapping[int, float]) -> tuple[LinkExpectation, ...]:
@@ -248,15 +249,15 @@ def _cause(hop: str, word: str, fits: Sequence[LinkExpectation]) -> str:
     return "possible causes: ACS, an IOMMU that translates, the path between CPU sockets"
 
 
-def _below_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
+def _below_expected(copies: Mapping[Pair, CopyRate], pairs: set[Pair]) -> list[SlowPair]:
     return [
-        SlowPair(pair, sample.rate, sample.expected_gb_per_s)
+        SlowPair(pair, sample.rate, expected)
         for pair, sample in copies.items()
-        if pair in pairs and sample.expected_gb_per_s
+        if pair in pairs and (expected := sample.expectation.gb_per_s)
     ]
 
 
-def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowPair]:
+def _behind_peers(copies: Mapping[Pair, CopyRate], machine: Machine) -> list[SlowPair]:
     rates = {pair: sample.rate for pair, sample in copies.items()}
     out = maxima((a, gb_per_s) for (a, _), gb_per_s in rates.items())
     into = maxima((b, gb_per_s) for (_, b), gb_per_s in rates.items())
@@ -281,7 +282,7 @@ def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowP
     return slow
 
 
-def _is_below(sample: Sample, limit: float) -> bool:
+def _is_below(sample: CopyRate, limit: float) -> bool:
     return sample.rate * (1 + noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value) < limit
 
 
@@ -297,7 +298,7 @@ def _nv_class(pair: Pair, nvlinks: NvLinks, fast: frozenset[Pair], machine: Mach
 
 
 def _over_nvlink(
-    nv_class: _NvClass, copies: Mapping[Pair, Sample], word: str, judged: set[Pair], machine: Machine
+    nv_class: _NvClass, copies: Mapping[Pair, CopyRate], word: str, judged: set[Pair], machine: Machine
 ) -> Iterator[Fault]:
     """Find GPUs whose copies are slow with most peers, and pairs that are slow by themselves."""
     rates = {pair: sample.rate for pair, sample in copies.items()}

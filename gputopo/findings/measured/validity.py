@@ -7,7 +7,7 @@ from typing import Any
 from gputopo.copies import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present
-from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb
+from gputopo.values.bandwidth import AGREE_SHARE, CopyRate, Invalid, Latency, Rate, Sample, gb
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
@@ -61,7 +61,7 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
             if fastest.rate > limit.gb_per_s:
                 words = f"is above the {gb(limit.gb_per_s)} GB/s of {limit.source}: {_served(fastest, gpu)}"
             else:
-                larger = larger_copies(fastest, copies_of(machine).samples, gpu)
+                larger = larger_copies(fastest, copies_of(machine).copies, gpu)
                 reached = gb(max((sample.rate for sample in larger), default=0.0))
                 copy = f"a copy of {(fastest.bytes or 0) / 1e6:.3g} MB"
                 cache = f"the L2 cache of {l2_mib(gpu) or 0.0:g} MiB"
@@ -97,7 +97,7 @@ def inconsistent(machine: Machine) -> Iterator[Fault]:
     if not contradicting:
         return
     beside = [
-        [other for other in on_path_of(sample, copies_of(machine).samples) if other.invalid is None]
+        [other for other in on_path_of(sample, copies_of(machine).copies) if other.invalid is None]
         for sample in contradicting
     ]
     first = ", ".join(f"{gb(other.rate)} {path_words(other)}" for other in beside[0][:_MAX_NAMED])
@@ -146,18 +146,18 @@ def contradiction(machine: Machine) -> str | None:
     """
     for finding in (*above_link(machine), *inconsistent(machine)):
         return finding.says
-    for sample in copies_of(machine).samples:
+    for sample in copies_of(machine).samples.of(Rate):
         values = sample.run_values
-        if sample.kind != "latency" and values and max(values) > AT_ONCE_SUM * min(values):
+        if values and max(values) > AT_ONCE_SUM * min(values):
             return f"{path_words(sample)} measured with {gb(min(values))} and with {gb(max(values))} GB/s"
     return None
 
 
-def _invalid(machine: Machine, why: Invalid) -> Iterator[Sample]:
-    return (sample for sample in copies_of(machine).samples if sample.invalid == why)
+def _invalid(machine: Machine, why: Invalid) -> Iterator[CopyRate]:
+    return (sample for sample in copies_of(machine).copies if sample.invalid == why)
 
 
-def _served(sample: Sample, gpu: Gpu) -> str:
+def _served(sample: CopyRate, gpu: Gpu) -> str:
     """Return what served a copy within a GPU: its L2 cache, unless the copy is much larger."""
     size = "" if sample.bytes is None else f" of {sample.bytes / 1e6:.3g} MB"
     cache = l2_mib(gpu)
@@ -166,7 +166,7 @@ def _served(sample: Sample, gpu: Gpu) -> str:
     return f"the copy{size} was served by the L2 cache" + ("" if cache is None else f" of {cache:g} MiB")
 
 
-def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
+def _contradiction(sample: CopyRate, beside: Sequence[CopyRate]) -> str:
     """Return how a number contradicts the valid ones of its path, and the likeliest cause."""
     alone = max((other.rate for other in beside if other.kind != "bidirectional"), default=0.0)
     if sample.kind == "bidirectional":
@@ -176,8 +176,8 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
     return "faster during other copies than alone, so it is a sum of both directions"
 
 
-def _as_a_sum(sample: Sample, machine: Machine) -> str:
-    samples = copies_of(machine).samples
+def _as_a_sum(sample: CopyRate, machine: Machine) -> str:
+    samples = copies_of(machine).copies
     others = [other.rate for other in samples if other.kind == sample.kind and other.is_large]
     if others and abs(sample.rate / median(others) - 2) <= SUM_TOLERANCE:
         return ": twice the usual rate, so a sum of both directions"
@@ -189,7 +189,7 @@ def _ranges(samples: Sequence[Sample]) -> str:
     words = []
     ranges = [(min(sample.run_values), max(sample.run_values), sample) for sample in samples]
     for least, most, sample in sorted(ranges, key=lambda item: -item[1] / (item[0] or 1.0)):
-        unit = "us" if sample.kind == "latency" else "GB/s"
+        unit = "us" if isinstance(sample, Latency) else "GB/s"
         runs = f"{len(sample.run_values)} runs"
         words.append(f"{path_words(sample)} {gb(least)} to {gb(most)} {unit} ({runs})")
     more = len(words) - _MAX_RANGES

@@ -138,7 +138,7 @@ def paths_of(machine: Machine) -> Paths:
 
 
 def _hosts(machine: Machine) -> dict[int, HostLink]:
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = machine.bandwidth.copies if machine.bandwidth else ()
     down = host_link_rates(samples, "h2d", machine)
     up = host_link_rates(samples, "d2h", machine)
     hosts = {}
@@ -186,10 +186,9 @@ class _Pairs:
             index: row for index, gpu in self._gpus.items() if (row := expected_of(gpu)) is not None
         }
         bandwidth = machine.bandwidth or Bandwidth(source="")
-        samples = bandwidth.samples
         self._speeds = pair_speeds(machine.bandwidth)
         self._nvlinks = NvLinks(bandwidth, machine)
-        self._faster_than_pcie = over_nvlink(samples, machine)
+        self._faster_than_pcie = over_nvlink(bandwidth.copies, machine)
         self._redirected = redirected_pairs(machine)
 
     def path(self, a: int, b: int) -> PairPath:

@@ -9,12 +9,17 @@ from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
-    NETWORK,
     Bandwidth,
+    CollectiveRate,
     CollectiveSeries,
+    CopyRate,
     Kind,
     Sample,
+    Samples,
     Soak,
+    Transfer,
+    TransferLatency,
+    TransferRate,
     series_of,
 )
 from gputopo.values.ends import HOSTS, End
@@ -28,10 +33,10 @@ _MAX_MATRIX = 32  # hosts; with more, only the table of hosts is shown
 
 def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
     """Yield the transfers between hosts: by host and pair if all were measured, else one by one."""
-    samples = [sample for sample in bandwidth.samples if sample.kind in NETWORK]
     if bandwidth.source != "live":
-        yield _transfers(samples)
+        yield _transfers([sample for sample in bandwidth.samples if isinstance(sample, Transfer)])
         return
+    samples = bandwidth.samples.of(TransferRate)
     hosts = sorted(dict.fromkeys(name for sample in samples for name in sample.names), key=natural)
     names = list(map(plain, hosts))
     pairs = [sample for sample in samples if sample.kind == "network" and sample.group is None]
@@ -39,7 +44,7 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
     sends = grouped((sample.source.name, sample.median_gb_per_s) for sample in pairs)
     receives = grouped((sample.destination.name, sample.median_gb_per_s) for sample in pairs)
     sends_at_once = grouped((sample.source.name, sample.median_gb_per_s) for sample in at_once)
-    expected = grouped((sample.source.name, sample.expected_gb_per_s) for sample in pairs)
+    expected = grouped((sample.source.name, sample.expectation.gb_per_s) for sample in pairs)
 
     def medians(head: str, rates: Mapping[str, Sequence[float | None]]) -> Cells:
         known = [[rate for rate in rates.get(host, ()) if rate is not None] for host in hosts]
@@ -62,14 +67,14 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
         yield grid(f"From host (row) to host (column){while_both}, GB/s{by}", "", names, matrix)
 
 
-def _transfers(samples: Sequence[Sample]) -> Section | None:
+def _transfers(samples: Sequence[Transfer]) -> Section | None:
     shown = sorted(samples, key=lambda sample: -(sample.bytes or 0))[:_MAX_ROWS]
     columns: list[Cells] = [
         Column("run", tuple(plain(sample.run or NOT_ASKED) for sample in shown)),
         Column("size", tuple(map(_size, shown))),
         Column("streams", tuple(str(sample.streams or NOT_ASKED) for sample in shown)),
-        ("GB/s", [_number(sample.median_gb_per_s) for sample in shown]),
-        ("us", [number(sample.median_us) for sample in shown]),
+        ("GB/s", [_number(sample.value if isinstance(sample, TransferRate) else None) for sample in shown]),
+        ("us", [number(sample.value if isinstance(sample, TransferLatency) else None) for sample in shown]),
     ]
     kinds = {sample.kind for sample in samples}
     notes = []
@@ -82,7 +87,7 @@ def _transfers(samples: Sequence[Sample]) -> Section | None:
     return grid("Between hosts", "Transfer", list(map(_transfer, shown)), [columns], notes)
 
 
-def _transfer(sample: Sample) -> str:
+def _transfer(sample: Transfer) -> str:
     words = (sample.tool, sample.transport, "with reverse copy" if sample.with_reverse else "")
     details = ", ".join(filter(None, words))
     arrow = "<->" if sample.kind == "network_bidirectional" else "->"
@@ -100,7 +105,7 @@ _MAX_SIZES = 12  # for each operation, the largest first
 _MAX_SWEEPS = 8
 
 
-def collective_parts(samples: Sequence[Sample], *, whole: bool) -> Iterator[Section | None]:
+def collective_parts(samples: Samples, *, whole: bool) -> Iterator[Section | None]:
     """Yield the summary of all operations, then each one by size, if nccl-tests measured any."""
     operations = [series for series in series_of(samples) if series.first.ranks != 1]
     if not any(series.is_of_nccl_tests for series in operations):
@@ -116,7 +121,8 @@ def _summary(operations: Sequence[CollectiveSeries]) -> Section | None:
     firsts, best = [series.first for series in operations], [series.best for series in operations]
     methods = [plain(sample.algorithm or "?") for sample in firsts]
     shows_methods = len({*methods, SOURCE}) > 1 or any(sample.source == HOSTS for sample in firsts)
-    limits = [f"{'max ' if rate.expects_at_most else ''}{number(rate.expected_gb_per_s)}" for rate in best]
+    expected = [sample.expectation for sample in best]
+    limits = [f"{'max ' if rate.is_limit else ''}{number(rate.gb_per_s)}" for rate in expected]
     columns: list[Cells] = [
         Column("GPUs", tuple(map(_gpus, firsts))),
         Column("method", tuple(methods if shows_methods else ())),
@@ -145,15 +151,15 @@ def _by_size(series: CollectiveSeries) -> Section | None:
     return grid(title, "Size", list(map(size, sizes)), [columns], notes)
 
 
-def _bus(sample: Sample | None) -> str:
+def _bus(sample: CollectiveRate | None) -> str:
     return number(None if sample is None else sample.bus_gb_per_s)
 
 
-def _us(sample: Sample | None) -> str:
+def _us(sample: CollectiveRate | None) -> str:
     return number(None if sample is None else sample.median_us)
 
 
-def _operation(sample: Sample) -> str:
+def _operation(sample: CollectiveRate) -> str:
     details = [sample.reduction if sample.reduction != "sum" else None, sample.data_type]
     details = [word for word in details if word not in (None, "float")]
     root = [] if not sample.root else [f"root {sample.root}"]
@@ -162,7 +168,7 @@ def _operation(sample: Sample) -> str:
     return f"{COLLECTIVE_NAMES[sample.kind]}{f' ({words})' if words else ''}"
 
 
-def _gpus(sample: Sample) -> str:
+def _gpus(sample: CollectiveRate) -> str:
     gpus = sample.source.gpus
     if sample.source == HOSTS or not gpus:
         ranks = "?" if sample.ranks is None else counted(sample.ranks, "GPU")
@@ -178,7 +184,7 @@ def _size(sample: Sample) -> str:
     return NOT_ASKED if sample.bytes is None else size(sample.bytes)
 
 
-def reduction_part(samples: Sequence[Sample]) -> Section | None:
+def reduction_part(samples: Sequence[CollectiveRate]) -> Section | None:
     """Return the gradient reductions that `gputopo bench-reduction` timed, the fastest first."""
     timed = [sample for sample in samples if sample.kind == "allreduce" and sample.in_place is None]
     timed.sort(key=lambda sample: sample.median_us or float("inf"))
@@ -196,7 +202,7 @@ def reduction_part(samples: Sequence[Sample]) -> Section | None:
     return grid(title, "Method", [plain(sample.algorithm or "?") for sample in timed], [columns], [note])
 
 
-def host_memory_part(samples: Sequence[Sample]) -> Section | None:
+def host_memory_part(samples: Sequence[CopyRate]) -> Section | None:
     """Return the rates of host memory, by the NUMA node of the memory and of the cores."""
     rates = [sample for sample in samples if sample.kind == "host_memory"]
     columns: list[Cells] = [

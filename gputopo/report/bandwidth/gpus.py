@@ -6,7 +6,7 @@ from gputopo.report.bandwidth.numbers import ENGINE, Beside, Numbers, cell, grid
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import NOT_ASKED, plain
 from gputopo.report.units import size
-from gputopo.values.bandwidth import KERNELS, Conditions, Kind, Method, Sample
+from gputopo.values.bandwidth import KERNELS, Conditions, CopyRate, Kind, Method
 from gputopo.values.grouping import best
 
 _MIN_SIZES = 3  # fewer sizes are no sweep
@@ -57,7 +57,7 @@ def _main(numbers: Numbers) -> list[tuple[str, _Cell]]:
     """
 
     def latency(methods: Methods) -> _Cell:
-        return lambda gpu: cell(numbers.latency(gpu, methods, to_gpu=True))
+        return lambda gpu: cell(numbers.lowest_latency((None, gpu), methods))
 
     latencies = [("latency us\n(load)", latency(KERNELS)), ("latency us\n(16 B copy)", latency(ENGINE))]
     used = [
@@ -91,7 +91,7 @@ def _groups(numbers: Numbers) -> list[list[tuple[str, _Cell]]]:
         ]
 
     def latency(methods: Methods, *, to_gpu: bool) -> _Cell:
-        return lambda gpu: cell(numbers.latency(gpu, methods, to_gpu=to_gpu))
+        return lambda gpu: cell(numbers.lowest_latency((None, gpu) if to_gpu else (gpu, None), methods))
 
     return [
         [("to GPU", _host(numbers, "h2d")), ("from GPU", _host(numbers, "d2h"))],
@@ -142,10 +142,10 @@ def _pstate(numbers: Numbers, gpu: int) -> str:
 
 def node_part(numbers: Numbers) -> Section | None:
     """Return the table of GPU by NUMA node, if the copies of a GPU used more than one node."""
-    speeds: dict[tuple[int, Kind, int], Sample] = best(
+    speeds: dict[tuple[int, Kind, int], CopyRate] = best(
         (
             ((gpu, sample.kind, node), sample)
-            for sample in numbers.bandwidth.samples
+            for sample in numbers.copies
             if sample.kind in ("h2d", "d2h") and sample.group is None and sample.method in ENGINE
             if (gpu := sample.host_gpu) is not None
             if (node := sample.numa_node) is not None and sample.pinned is not False

@@ -7,7 +7,19 @@ from typing import Literal
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.report.units import size
-from gputopo.values.bandwidth import Bandwidth, Failure, GpuEnds, Kind, Method, Path, Sample, identity
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CopyLatency,
+    CopyRate,
+    Failure,
+    GpuEnds,
+    Kind,
+    Method,
+    Path,
+    Rate,
+    Sample,
+    identity,
+)
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 
@@ -29,6 +41,9 @@ class Numbers:
 
     def __init__(self, machine: Machine, bandwidth: Bandwidth) -> None:
         self.bandwidth = bandwidth
+        self.copies = bandwidth.copies
+        latencies = bandwidth.samples.of(CopyLatency)
+        self._latencies = grouped((each.gpu_ends, each) for each in latencies if each.group is None)
         self._node = {gpu.index: gpu.numa_node for gpu in machine.gpus}
 
     @property
@@ -50,7 +65,7 @@ class Numbers:
         pinned: bool | None = True,
         beside: Beside = "nothing",
         methods: Sequence[Method | None] = ENGINE,
-    ) -> Sample | None:
+    ) -> CopyRate | None:
         """Return the sample of a copy between a GPU and host memory. `beside`: what else ran.
 
         `pinned`: None for either kind of memory; if a tool does not report it, the memory counts as pinned. A
@@ -58,7 +73,7 @@ class Numbers:
         """
         node = self._node.get(gpu)
 
-        def rank(sample: Sample) -> tuple[bool, int, bool, float]:
+        def rank(sample: CopyRate) -> tuple[bool, int, bool, float]:
             near = 2 if node is not None and sample.numa_node == node else int(sample.numa_node is None)
             return sample.invalid is None, near, sample.is_large, sample.rate
 
@@ -71,14 +86,19 @@ class Numbers:
         )
         return max(copies, key=rank, default=None)
 
-    def latency(self, gpu: int, methods: Sequence[Method | None], *, to_gpu: bool) -> Sample | None:
-        """Return the lowest latency between the host and a GPU by one of the methods."""
-        copies = (
-            sample
-            for sample in self._of("latency", (None, gpu) if to_gpu else (gpu, None))
-            if sample.group is None and sample.method in methods and sample.median_us is not None
-        )
-        return min(copies, key=lambda sample: (sample.invalid is not None, sample.median_us), default=None)
+    def latencies(
+        self, ends: GpuEnds, methods: Sequence[Method | None], *, path: Path | None = None
+    ) -> list[CopyLatency]:
+        """Return the latencies between two ends by one of the methods. An end that is None is the host."""
+        return [
+            latency
+            for latency in self._latencies.get(ends, ())
+            if latency.method in methods and path in (None, latency.path)
+        ]
+
+    def lowest_latency(self, ends: GpuEnds, methods: Sequence[Method | None]) -> CopyLatency | None:
+        """Return the lowest latency between two ends by one of the methods."""
+        return min(self.latencies(ends, methods), key=lambda latency: latency.median_us, default=None)
 
     def between(
         self,
@@ -89,7 +109,7 @@ class Numbers:
         path: Path | None = None,
         methods: Sequence[Method | None] = ENGINE,
         beside: bool = False,
-    ) -> Sample | None:
+    ) -> CopyRate | None:
         """Return the sample of a pair of GPUs. `beside`: measured while the other direction was in use.
 
         The order of the GPUs does not matter for a bidirectional sample.
@@ -102,14 +122,14 @@ class Numbers:
             # its other direction is also a group.
             if (sample.with_reverse if beside else sample.group is None or kind == "d2d_local")
             and path in (None, sample.path)
-            and (sample.method in methods or (sample.path == "staged" and kind != "latency"))
+            and (sample.method in methods or sample.path == "staged")
         )
         # As in the findings: valid first, then large, then the fastest.
         return max(
             copies, key=lambda sample: (sample.invalid is None, sample.is_large, sample.rate), default=None
         )
 
-    def alone(self, sample: Sample) -> float | None:
+    def alone(self, sample: CopyRate) -> float | None:
         """Return the rate of the same copy between two GPUs by itself, or None if it was not measured."""
         source, destination = sample.gpu_ends
         if source is None or destination is None:
@@ -118,7 +138,7 @@ class Numbers:
         alone = self.between(sample.kind, source, destination, methods=methods)
         return None if alone is None or alone.invalid else alone.median_gb_per_s
 
-    def inside(self, gpu: int) -> Sample | None:
+    def inside(self, gpu: int) -> CopyRate | None:
         """Return the copy within a GPU's memory."""
         return self.between("d2d_local", gpu, gpu)
 
@@ -144,20 +164,20 @@ class Numbers:
                 return failure
         return None
 
-    def sweeps(self) -> list[list[Sample]]:
-        """Return the samples that differ only in size, together, smallest first."""
-        samples = (sample for sample in self.bandwidth.samples if sample.bytes is not None)
-        sweeps = grouped((_but_size(sample), sample) for sample in samples).values()
+    def sweeps(self) -> list[list[CopyRate]]:
+        """Return the copies that differ only in size, together, smallest first."""
+        copies = (copy for copy in self.copies if copy.bytes is not None)
+        sweeps = grouped((_but_size(copy), copy) for copy in copies).values()
         return [sorted(sweep, key=lambda sample: sample.bytes or 0) for sweep in sweeps]
 
-    def _of(self, kind: Kind, *ends: GpuEnds) -> list[Sample]:
+    def _of(self, kind: Kind, *ends: GpuEnds) -> list[CopyRate]:
         return [sample for pair in ends for sample in self._by_ends.get((kind, pair), ())]
 
     @cached_property
-    def _by_ends(self) -> dict[tuple[Kind, GpuEnds], list[Sample]]:
-        return grouped(((sample.kind, sample.gpu_ends), sample) for sample in self.bandwidth.samples)
+    def _by_ends(self) -> dict[tuple[Kind, GpuEnds], list[CopyRate]]:
+        return grouped(((copy.kind, copy.gpu_ends), copy) for copy in self.copies)
 
-    def _beside(self, sample: Sample) -> Beside | None:
+    def _beside(self, sample: CopyRate) -> Beside | None:
         """Return what else was copied with the host at the time; None for only some of the other GPUs."""
         if sample.group is None:
             return "reverse" if sample.with_reverse else "nothing"
@@ -171,8 +191,8 @@ class Numbers:
     @cached_property
     def _members(self) -> dict[str | None, frozenset[int]]:
         """The GPUs of each group whose copies with the host were measured or tried."""
-        copied = [sample for sample in self.bandwidth.samples if sample.host_gpu is not None]
-        tried: list[Sample | Failure] = [*copied, *self.bandwidth.failures]
+        copied = [copy for copy in self.copies if copy.host_gpu is not None]
+        tried: list[CopyRate | Failure] = [*copied, *self.bandwidth.failures]
         gpus = grouped((copy.group, gpu) for copy in tried for gpu in copy.gpus)
         return {group: frozenset(members) for group, members in gpus.items()}
 
@@ -180,9 +200,9 @@ class Numbers:
     def _with_host(self) -> dict[Kind, frozenset[int]]:
         """The GPUs whose copies with the host were measured, by kind; preferably copies by themselves."""
         measured = grouped(
-            ((sample.kind, sample.group is None), gpu)
-            for sample in self.bandwidth.samples
-            if (gpu := sample.host_gpu) is not None
+            ((copy.kind, copy.group is None), gpu)
+            for copy in self.copies
+            if (gpu := copy.host_gpu) is not None
         )
         return {kind: frozenset(measured.get((kind, True)) or measured[kind, False]) for kind, _ in measured}
 
@@ -195,27 +215,20 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"
 
 
-def value_of(sample: Sample | None) -> float | None:
-    """Return a sample's number: GB/s, or microseconds for a latency."""
-    if sample is None:
-        return None
-    return sample.median_us if sample.median_gb_per_s is None else sample.median_gb_per_s
-
-
 def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool = False) -> str:
     """Write a sample's number, or that it failed, or that it was not measured.
 
     If several runs disagree, their range is written. A number that is not used has a mark. `limit`: with the
     expected number, `11.9 of 12.3`.
     """
-    value = value_of(sample)
-    if sample is None or value is None:
+    if sample is None or sample.value is None:
         return NOT_ASKED if failure is None else FAILED
     runs = sample.run_values
-    text = number(value) if sample.runs_agree else f"{number(min(runs))}-{number(max(runs))}"
+    text = number(sample.value) if sample.runs_agree else f"{number(min(runs))}-{number(max(runs))}"
     if sample.invalid:
         return f"{text}{INVALID_MARK}"
-    return f"{text} of {number(sample.expected_gb_per_s)}" if limit and sample.expected_gb_per_s else text
+    expected = sample.expectation.gb_per_s if limit and isinstance(sample, Rate) else None
+    return f"{text} of {number(expected)}" if expected else text
 
 
 Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell for each row
@@ -250,7 +263,8 @@ def how(samples: Iterable[Sample | None]) -> str:
     """Write the size of copies and the number of repeats, as far as known: `; 64.0 MiB, 5 times`."""
     known = [sample for sample in samples if sample is not None]
     sizes = [sample.bytes for sample in known if sample.bytes]
-    counts = [len(sample.repeats_gb_per_s) for sample in known if sample.repeats_gb_per_s]
+    repeats = (sample.repeats_gb_per_s for sample in known if isinstance(sample, Rate))
+    counts = [len(of_copy) for of_copy in repeats if of_copy]
     words = [" to ".join(dict.fromkeys((size(min(sizes)), size(max(sizes)))))] if sizes else []
     if max(counts, default=1) > 1:
         words.append(f"{'-'.join(dict.fromkeys((str(min(counts)), str(max(counts)))))} times")

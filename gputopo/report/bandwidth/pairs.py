@@ -16,11 +16,10 @@ from gputopo.report.bandwidth.numbers import (
     grid,
     how,
     number,
-    value_of,
 )
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
-from gputopo.values.bandwidth import KERNELS, Failure, Kind, Method, Path, Sample
+from gputopo.values.bandwidth import KERNELS, Copied, CopyRate, Failure, Kind, Method, Path
 from gputopo.values.ends import ALL_GPUS
 from gputopo.values.grouping import grouped
 from gputopo.values.rates import CLEARLY_SLOWER, pair_speeds, single_paths
@@ -58,7 +57,7 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
         )
     methods = {
         sample.method
-        for sample in numbers.bandwidth.samples
+        for sample in numbers.copies
         if sample.pair is not None
         and sample.group is None
         and sample.median_gb_per_s
@@ -93,7 +92,7 @@ def _link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], 
     By (source, destination): GB/s, and whether the copy goes through the host.
     """
     speeds: dict[LinkEnds, tuple[float, bool]] = {}
-    rates = {way: sample.rate for way, sample in single_paths(numbers.bandwidth.samples).items()}
+    rates = {way: sample.rate for way, sample in single_paths(numbers.copies).items()}
     for a, b, _ in rates:
         direct, staged = rates.get((a, b, "direct")), rates.get((a, b, "staged"))
         if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
@@ -147,7 +146,7 @@ def _column(
 
 
 _Pair = tuple[int, int]
-_Found = tuple[Sample | None, Failure | None]
+_Found = tuple[Copied | None, Failure | None]
 _PATHS: tuple[Path, ...] = get_args(Path)
 
 
@@ -165,15 +164,19 @@ class _PairCopy(NamedTuple):
         """Return what was measured and what failed, by ordered pair; without pairs never tried."""
         results: dict[_Pair, _Found] = {}
         for a, b in permutations(numbers.gpus, 2):
-            sample = numbers.between(
-                self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside
-            )
+            sample: Copied | None
+            if self.kind == "latency":
+                sample = next(iter(numbers.latencies((a, b), self.methods, path=self.path)), None)
+            else:
+                sample = numbers.between(
+                    self.kind, a, b, path=self.path, methods=self.methods, beside=self.beside
+                )
             failure = (
                 None
                 if self.beside
                 else numbers.failure(self.kind, a, b, path=self.path, methods=self.methods)
             )
-            if value_of(sample) is not None or failure is not None:
+            if sample is not None or failure is not None:
                 results[a, b] = sample, failure
         return results
 
@@ -244,7 +247,7 @@ def concurrent_part(numbers: Numbers) -> Section | None:
     """
     groups = grouped(
         (sample.group, sample)
-        for sample in numbers.bandwidth.samples
+        for sample in numbers.copies
         if sample.kind in _BETWEEN
         and sample.group is not None
         and sample.median_gb_per_s
@@ -279,14 +282,15 @@ def range_part(numbers: Numbers) -> Section | None:
 
 
 def _range(copy: _PairCopy, pairs: Mapping[_Pair, _Found], count: int) -> tuple[str, ...]:
-    known = {pair: sample for pair, (sample, _) in pairs.items() if sample and value_of(sample) is not None}
+    known = {pair: sample for pair, (sample, _) in pairs.items() if sample is not None}
     valid = {pair: sample for pair, sample in known.items() if sample.invalid is None}
-    values = {pair: value_of(sample) or 0.0 for pair, sample in (valid or known).items()}
+    values = {pair: sample.value or 0.0 for pair, sample in (valid or known).items()}
     mark = "" if valid or not known else INVALID_MARK
     failed = sum(failure is not None and pair not in values for pair, (_, failure) in pairs.items())
     ordered = sorted(values, key=lambda pair: values[pair], reverse=copy.kind == "latency")
     slow, fast = (values[ordered[0]], values[ordered[-1]]) if ordered else (None, None)
-    limits = [limit for pair in values if (limit := known[pair].expected_gb_per_s) and copy.kind != "latency"]
+    rates = (rate for pair in values if isinstance(rate := known[pair], CopyRate))
+    limits = [limit for rate in rates if (limit := rate.expectation.gb_per_s)]
     span = dict.fromkeys(map(number, (min(limits), max(limits)))) if limits else (NOT_ASKED,)
     return (
         f"{number(slow)}{mark}",

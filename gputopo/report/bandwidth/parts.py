@@ -18,7 +18,16 @@ from gputopo.report.bandwidth.summary import about, not_measured_line, summary_p
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CollectiveRate,
+    Conditions,
+    CopyRate,
+    Failure,
+    Invalid,
+    Rate,
+    Sample,
+)
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
@@ -53,7 +62,7 @@ def _main_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
         links or range_part(numbers),
         *network_parts(bandwidth),
         *collective_parts(bandwidth.samples, whole=False),
-        reduction_part(bandwidth.samples),
+        reduction_part(bandwidth.samples.of(CollectiveRate)),
     ]
     return tables if any(tables) else _all_tables(machine, numbers)
 
@@ -67,10 +76,10 @@ def _all_tables(machine: Machine, numbers: Numbers) -> list[Section | None]:
         range_part(numbers),
         *pair_parts(numbers),
         concurrent_part(numbers),
-        host_memory_part(bandwidth.samples),
+        host_memory_part(numbers.copies),
         *network_parts(bandwidth),
         *collective_parts(bandwidth.samples, whole=True),
-        reduction_part(bandwidth.samples),
+        reduction_part(bandwidth.samples.of(CollectiveRate)),
         node_part(numbers),
         *sweep_parts(numbers),
     ]
@@ -106,10 +115,10 @@ def _notes(bandwidth: Bandwidth) -> Iterable[str]:
     samples = bandwidth.samples
     yield from _not_used(samples)
     yield from _collapsed(map(plain, bandwidth.notes))
-    yield from _discarded(samples)
+    yield from _discarded(samples.of(CopyRate))
     yield from _conditions(list(chain.from_iterable(sample.conditions for sample in samples)))
-    sources = (plain(sample.expected_source) for sample in samples if sample.expected_source)
-    yield from (f"Expected: {source}" for source in _collapsed(sources))
+    sources = filter(None, (sample.expectation.source for sample in samples.of(Rate)))
+    yield from (f"Expected: {source}" for source in _collapsed(map(plain, sources)))
 
 
 _WHY_NOT: dict[Invalid, str] = {
@@ -155,7 +164,7 @@ def _collapsed(texts: Iterable[str]) -> list[str]:
 _ONE_GPU = re.compile(r"\bGPU (\d+)\b")
 
 
-def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
+def _discarded(samples: Iterable[CopyRate]) -> Iterable[str]:
     by_reason = grouped(
         (plain(sample.discarded_because or "clocks were still ramping up"), sample)
         for sample in samples

@@ -13,14 +13,15 @@ from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
 from gputopo.values.bandwidth import (
     AGREE_SHARE,
-    COLLECTIVES,
     KERNELS,
-    NETWORK,
     Bandwidth,
+    CollectiveRate,
+    CopyRate,
     Kind,
     NotMeasured,
     Pair,
-    Sample,
+    Rate,
+    TransferRate,
 )
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
@@ -39,7 +40,6 @@ _OF_GPU: dict[Kind, str] = {
     "bidirectional": "copies with the host both ways",
     "d2d_local": "copies in GPU memory",
 }
-_RATES = ("p2p_direct", "p2p_staged", *_OF_GPU, *NETWORK, *COLLECTIVES)
 _AGAINST = (
     "expected_gb_per_s",
     "as_its_equals_gb_per_s",
@@ -87,14 +87,15 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
         return f"{ended}No error and no falling rate in {minutes:.3g} min under load."
     if not bandwidth.samples:
         return f"{ended}Nothing was measured."
-    rates = [sample for sample in bandwidth.samples if _counts(sample)]
+    rates = [sample for sample in bandwidth.samples.of(Rate) if _counts(sample)]
     judged = [sample for sample in rates if _has_reference(sample)]
     rest = [
         sample
         for sample in rates
-        if not (_has_reference(sample) or sample.with_reverse or sample.method in KERNELS)
+        if not (_has_reference(sample) or sample.with_reverse)
+        if not (isinstance(sample, CopyRate) and sample.method in KERNELS)
     ]
-    if not judged and bandwidth.source == "live" and any(sample.kind in NETWORK for sample in rest):
+    if not judged and bandwidth.source == "live" and any(isinstance(sample, TransferRate) for sample in rest):
         return f"{ended}No host or pair is slow: hosts were only compared with each other."
     notes = [
         finding for finding in findings if finding.id in ("bandwidth.below_expected", "pcie.slot_narrow")
@@ -112,39 +113,51 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
     return f"{ended}{answer[0].upper()}{answer[1:]}."
 
 
-def _counts(sample: Sample) -> bool:
+def _counts(sample: Rate) -> bool:
     """Return whether a sample is a rate of a link or memory by itself, or with only its other direction."""
-    of_one_path = sample.with_reverse and sample.expected_gb_per_s is not None
+    of_one_path = sample.with_reverse and sample.expectation.gb_per_s is not None
     alone = sample.group is None or sample.kind == "d2d_local" or of_one_path
-    return sample.kind in _RATES and sample.is_large and alone and sample.pinned is not False
+    is_pageable = isinstance(sample, CopyRate) and sample.pinned is False
+    return sample.kind != "host_memory" and sample.is_large and alone and not is_pageable
 
 
-def _has_reference(sample: Sample) -> bool:
+def _has_reference(sample: Rate) -> bool:
     """Return whether a sample has an expected rate that its kind of copy reaches, not only an upper limit."""
-    return sample.expected_gb_per_s is not None and not sample.expects_at_most and sample.is_by_copy_engine
+    expected = sample.expectation
+    return expected.gb_per_s is not None and not expected.is_limit and sample.is_by_copy_engine
 
 
-def _as_expected(judged: Sequence[Sample]) -> str:
+def _as_expected(judged: Sequence[Rate]) -> str:
     """Return how many rates are as expected, that is, not below their floor.
 
     If any sample of the same copy reached the expected rate, slower ones are no fault: clocks were still
     rising (`bandwidth.woke_up`).
     """
     ways = grouped(
-        ((sample.kind, sample.source, sample.destination, sample.path, sample.with_reverse), sample)
+        (
+            (
+                sample.kind,
+                sample.ends,
+                sample.path if isinstance(sample, CopyRate) else None,
+                sample.with_reverse,
+            ),
+            sample,
+        )
         for sample in judged
     )
     best = {
-        way: max(sample.bus_gb_per_s or sample.rate for sample in samples) for way, samples in ways.items()
+        way: max((isinstance(rate, CollectiveRate) and rate.bus_gb_per_s) or rate.rate for rate in rates)
+        for way, rates in ways.items()
     }
-    low = sum(best[way] < sample.floor_gb_per_s for way, samples in ways.items() for sample in samples)
+    floors = [(way, sample.expectation.floor_gb_per_s) for way, samples in ways.items() for sample in samples]
+    low = sum(best[way] < floor for way, floor in floors)
     count = len(judged)
     if low:
         return f"{count - low} of {counted(count, 'rate')} as expected, {low} lower"
     return f"all {counted(count, 'rate')} as expected" if count > 1 else "as expected"
 
 
-def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
+def _narrow_links(judged: Iterable[Rate], machine: Machine) -> Iterator[str]:
     """Yield the GPUs whose links are known to have few lanes: `GPUs 0-5 have x1 links (0.8 GB/s)`."""
     gpus = {End.of_gpus(gpu.index): gpu for gpu in machine.gpus}
     links = (
@@ -174,10 +187,11 @@ class _Peers(NamedTuple):
     is_one_gpu: bool  # whether one GPU is slow with every peer
 
 
-def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
+def _peers(samples: Sequence[Rate], machine: Machine) -> list[_Peers]:
     """Compare the rates of each kind of copy with one another."""
-    over_nvlinks = over_nvlink(samples, machine)
-    kinds = grouped((_kind_of(sample, over_nvlinks), sample) for sample in samples)
+    copies = [sample for sample in samples if isinstance(sample, CopyRate)]
+    over_nvlinks = over_nvlink(copies, machine)
+    kinds = grouped((_kind_of(copy, over_nvlinks), copy) for copy in copies)
     compared = []
     for name, of_kind in kinds.items():
         rates = maxima(((sample.source, sample.destination), sample.rate) for sample in of_kind)
@@ -195,7 +209,7 @@ def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
     return sorted(compared)
 
 
-def _kind_of(sample: Sample, over_nvlinks: frozenset[Pair]) -> str | None:
+def _kind_of(sample: CopyRate, over_nvlinks: frozenset[Pair]) -> str | None:
     pair = sample.pair
     if pair is None:
         return _OF_GPU.get(sample.kind)

@@ -48,7 +48,8 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
     # A finding about a pair is listed for both GPUs.
     marked = grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
-    host = host_link_rates(machine.bandwidth.samples, "h2d", machine) if machine.bandwidth else {}
+    copies = machine.bandwidth.copies if machine.bandwidth else ()
+    host = host_link_rates(copies, "h2d", machine)
     canvas = Canvas(width, height)
     for node in nodes:
         for child in node.children:

@@ -22,7 +22,7 @@ def test_the_blogs_program_tells_pageable_and_pinned_and_the_prompt_tells_the_gp
         "\nPinned transfers\n  Device to Host bandwidth (GB/s): 2.477919\n"
     )
     machine, bandwidth = read(text)
-    assert [(s.kind, s.pinned, s.bytes, s.median_gb_per_s) for s in bandwidth.samples] == [
+    assert [(s.kind, s.pinned, s.bytes, s.median_gb_per_s) for s in bandwidth.copies] == [
         ("h2d", False, 16 * 2**20, 2.441729),
         ("d2h", True, 16 * 2**20, 2.477919),
     ]
@@ -36,7 +36,7 @@ def test_outputs_below_one_another_are_numbered_by_what_each_was_told_to_see() -
         for i in (4, 2)
     )
     _, bandwidth = read(text)
-    assert {s.destination: s.median_gb_per_s for s in bandwidth.samples} == {"gpu:4": 1.004, "gpu:2": 1.002}
+    assert {s.destination: s.median_gb_per_s for s in bandwidth.copies} == {"gpu:4": 1.004, "gpu:2": 1.002}
 
 
 def test_what_a_run_was_told_to_see_holds_for_that_run_unless_exported() -> None:
@@ -81,7 +81,7 @@ def test_a_direction_and_size_that_is_there_already_begins_another_run() -> None
 def test_a_pinned_and_a_pageable_run_are_of_one_gpu() -> None:
     pinned = written("A", {"Host to Device": 12000.0})
     machine, bandwidth = read(pinned + pinned.replace("PINNED", "PAGEABLE").replace("12000", "6000"))
-    assert [(s.destination, s.pinned) for s in bandwidth.samples] == [("gpu:0", True), ("gpu:0", False)]
+    assert [(s.destination, s.pinned) for s in bandwidth.copies] == [("gpu:0", True), ("gpu:0", False)]
     assert len(machine.gpus) == 1
 
 

@@ -73,18 +73,18 @@ def test_7gforce_is_one_machine_of_seven_from_all_its_files() -> None:
         "gpu:5": 0.763,
         "gpu:6": 6.2345,
     }
-    pageable = {s.destination: s.median_gb_per_s for s in bandwidth.samples if s.pinned is False}
+    pageable = {s.destination: s.median_gb_per_s for s in bandwidth.copies if s.pinned is False}
     assert pageable[End("gpu:6")] == 2.441729
 
 
 def test_across_the_host_bridge_of_7gforce_direct_is_slower_than_staged() -> None:
     _, bandwidth = read("7gforce-p2p*")
-    told = {(s.kind, s.pair): s.median_gb_per_s for s in bandwidth.samples}
+    told = {(s.kind, s.pair): s.median_gb_per_s for s in bandwidth.copies}
     assert told["p2p_direct", (1, 3)] == 0.73
     assert told["p2p_staged", (3, 1)] == 0.77
     # GPU 6 has 8 lanes, the others one: their uplink sends at most 0.80 GB/s, their downlink takes 0.77.
     assert (told["p2p_staged", (6, 0)], told["p2p_staged", (0, 6)]) == (0.78, 0.81)
-    local = [s.median_gb_per_s for s in bandwidth.samples if (s.kind, s.source) == ("d2d_local", "gpu:0")]
+    local = [s.median_gb_per_s for s in bandwidth.copies if (s.kind, s.source) == ("d2d_local", "gpu:0")]
     assert local == [84.88, 86.46, 193.04, 190.97]
 
 

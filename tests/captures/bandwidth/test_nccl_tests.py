@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import read_text
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CollectiveRate, Sample
 from gputopo.values.ends import HOSTS
 from gputopo.values.errors import InputError
 from tests import there
@@ -31,7 +31,9 @@ def check(written: Written, text: str) -> Bandwidth:
     expected = there(written.machine.bandwidth)
     assert machine.gpus == written.machine.gpus
     assert machine.unread == ()
-    assert without_log(bandwidth.samples) == without_log(expected.samples)
+    assert without_log(bandwidth.samples.of(CollectiveRate)) == without_log(
+        expected.samples.of(CollectiveRate)
+    )
     assert set(bandwidth.failures) == set(expected.failures)
     assert bandwidth.complete
     return bandwidth
@@ -81,7 +83,7 @@ def test_a_launcher_may_mark_each_write_within_a_row(mark: str) -> None:
 def test_times_of_ten_seconds_and_more_are_printed_with_two_digits() -> None:
     row = "17179869184  4294967296  float  sum  -1  1.6e+07  1.05  1.57  0  1.8e+07  0.98  1.47  0"
     _, bandwidth = read(row)
-    assert [(one.kind, one.median_gb_per_s) for one in bandwidth.samples] == [
+    assert [(one.kind, one.median_gb_per_s) for one in bandwidth.samples.of(CollectiveRate)] == [
         ("allreduce", 1.05),
         ("allreduce", 0.98),
     ]
@@ -96,7 +98,7 @@ def test_a_list_of_ranks_that_is_cut_names_no_gpu() -> None:
     machine, bandwidth = read("\n".join(lines))
     assert machine.gpus == ()
     assert {one.source for one in bandwidth.samples} == {"gpus"}
-    assert {one.ranks for one in bandwidth.samples} == {4}
+    assert {one.ranks for one in bandwidth.samples.of(CollectiveRate)} == {4}
 
 
 def test_lines_of_nccl_stand_among_the_rows() -> None:
@@ -116,7 +118,7 @@ def test_lines_of_nccl_stand_among_the_rows() -> None:
     lines = [f"[1,0]<stdout>:{line}" for line in text.splitlines()]
     lines[12:12] = log
     bandwidth = check(written, "\n".join(lines))
-    assert bandwidth.samples[0].nccl == ("SHM", "NCCL_P2P_DISABLE=1", "no NVLS")
+    assert bandwidth.samples.of(CollectiveRate)[0].nccl == ("SHM", "NCCL_P2P_DISABLE=1", "no NVLS")
     assert any("NCCL 2.28.7 (CUDA 12.8)" in note for note in bandwidth.notes)
 
 
@@ -145,8 +147,8 @@ def test_the_log_shows_by_which_cards_and_how_hosts_are_joined(
     text = nccl_tests.text(written, ERAS["2025"])
     log = "\n".join(f"n1:71:99 [0] NCCL INFO {line}" for line in lines)
     bandwidth = check(written, f"{log}\n{text}")
-    assert {one.nccl for one in bandwidth.samples} == {facts}
-    assert {one.hosts for one in bandwidth.samples} == {2}
+    assert {one.nccl for one in bandwidth.samples.of(CollectiveRate)} == {facts}
+    assert {one.hosts for one in bandwidth.samples.of(CollectiveRate)} == {2}
 
 
 @pytest.mark.parametrize("separator", [",", ";", " | "])
@@ -154,16 +156,17 @@ def test_rows_may_be_separated_otherwise(separator: str) -> None:
     written, text = all_reduce()
     rows = [re.sub(r" +", separator, line.strip()) for line in text.splitlines() if re.match(r" +\d", line)]
     _, bandwidth = read("\n".join(rows), "all_reduce.csv")
-    assert {(one.bytes, one.bus_gb_per_s) for one in bandwidth.samples} == {
-        (one.bytes, one.bus_gb_per_s) for one in (written.machine.bandwidth or Bandwidth(source="")).samples
+    assert {(one.bytes, one.bus_gb_per_s) for one in bandwidth.samples.of(CollectiveRate)} == {
+        (one.bytes, one.bus_gb_per_s)
+        for one in (written.machine.bandwidth or Bandwidth(source="")).samples.of(CollectiveRate)
     }
-    assert {one.ranks for one in bandwidth.samples} <= {written.ranks, None}
+    assert {one.ranks for one in bandwidth.samples.of(CollectiveRate)} <= {written.ranks, None}
 
 
 def test_an_unknown_operation_is_not_measured() -> None:
     row = " 1073741824  16777216  float  3500.0  306.78  268.43  0e+00  3500.0  306.78  268.43  0e+00"
     _, bandwidth = read(row)
-    assert bandwidth.samples == ()
+    assert not bandwidth.samples
     assert "unknown operation" in bandwidth.not_measured[0].what
     for mention in (
         ("h100-all_gather.log", row),
@@ -190,7 +193,7 @@ def test_rows_alone_show_their_operation(columns: str, ratio: float, in_place: s
     rates = f"5000.00  214.75  {214.748 * ratio:.2f}"
     _, bandwidth = read(f" 1073741824  268435456  float  {columns}  {rates}  0  {rates}  {in_place}\n")
     assert {one.kind for one in bandwidth.samples} == {kind}
-    assert {one.ranks for one in bandwidth.samples} == {None if ratio == 1 else 8}
+    assert {one.ranks for one in bandwidth.samples.of(CollectiveRate)} == {None if ratio == 1 else 8}
 
 
 def test_an_all_reduce_of_two_gpus_is_assumed_with_a_note() -> None:
@@ -217,7 +220,7 @@ def test_runs_of_several_machines_are_of_none() -> None:
     _, text = all_reduce()
     machine, bandwidth = read(text + text.replace("node0", "node7"))
     assert machine.gpus == ()
-    assert {(one.source, one.hosts) for one in bandwidth.samples} == {(HOSTS, 1)}
+    assert {(one.source, one.hosts) for one in bandwidth.samples.of(CollectiveRate)} == {(HOSTS, 1)}
     assert any("of 2 machines" in note for note in bandwidth.notes)
 
 
@@ -277,7 +280,7 @@ def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(mixed:
     text = "\n".join(lines)
     machine = read_text(text, origin="log")
     bandwidth = there(machine.bandwidth)
-    assert bandwidth.samples == ()
+    assert not bandwidth.samples
     (failure,) = bandwidth.failures
     assert (failure.kind, failure.reason) == ("allreduce", "SEPARATE_RUNS")
     assert failure.says.startswith(f"2 separate runs of {'one GPU' if gpus == 1 else '2 GPUs'} each")

@@ -1,16 +1,18 @@
 """perftest and iperf3: each form is read back; several runs; errors; damage."""
 
 import json
+from collections.abc import Iterable
 from math import isfinite
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputopo.captures import read_text
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample, TransferRate
 from gputopo.values.errors import InputError
 from tests.captures.samples import measured_of as read
 from tests.kit.dialects import network
@@ -33,7 +35,7 @@ FORMS = {
 }
 
 
-def check(text: str, expected: tuple[Sample, ...], source: str) -> Bandwidth:
+def check(text: str, expected: Iterable[Sample], source: str) -> Bandwidth:
     machine, bandwidth = read(text)
     assert machine.source == source
     assert machine.gpus == ()
@@ -44,15 +46,17 @@ def check(text: str, expected: tuple[Sample, ...], source: str) -> Bandwidth:
     return bandwidth
 
 
-def without_rates(samples: tuple[Sample, ...]) -> list[tuple[object, ...]]:
+def without_rates(samples: Iterable[Sample]) -> list[Sample]:
     return [
-        (s.kind, s.source, s.destination, s.bytes, s.with_reverse, s.transport, s.streams, s.median_us)
-        for s in samples
+        replace(one, median_gb_per_s=None, repeats_gb_per_s=(), spread_percent=None)
+        if isinstance(one, TransferRate)
+        else one
+        for one in samples
     ]
 
 
-def rates(samples: tuple[Sample, ...]) -> list[float]:
-    return [sample.median_gb_per_s or 0.0 for sample in samples]
+def rates(samples: Iterable[Sample]) -> list[float]:
+    return [one.rate for one in samples if isinstance(one, TransferRate)]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -78,8 +82,8 @@ def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
 def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
     texts = [network.perftest(Random(seed), Perftest(), [65536]) for seed in (1, 2)]
     machine, bandwidth = read("".join(f"== n{at} ==\n{text}" for at, (text, _) in enumerate(texts, 1)))
-    assert [(one.run, one.median_gb_per_s) for one in bandwidth.samples] == [
-        (f"n{at}", samples[0].median_gb_per_s) for at, (_, samples) in enumerate(texts, 1)
+    assert [(one.run, one.median_gb_per_s) for one in bandwidth.samples.of(TransferRate)] == [
+        (f"n{at}", samples[0].value) for at, (_, samples) in enumerate(texts, 1)
     ]
     assert machine.unread == ()
 
@@ -112,7 +116,8 @@ def test_a_receiver_without_bytes_leaves_udp_unmeasured_and_tcp_to_its_sender(pr
 def test_an_interrupt_is_no_failure_of_the_network() -> None:
     error = "interrupt - the client has terminated"
     _, bandwidth = read(json.dumps({"start": {"version": "iperf 3.9", "connected": []}, "error": error}))
-    assert (bandwidth.samples, bandwidth.failures, bandwidth.complete) == ((), (), False)
+    assert (*bandwidth.samples, *bandwidth.failures) == ()
+    assert not bandwidth.complete
 
 
 def test_a_text_without_a_row_is_refused() -> None:
@@ -170,16 +175,16 @@ def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
     except InputError:
         return
     for one in machine.bandwidth.samples if machine.bandwidth else ():
-        numbers = (one.median_gb_per_s, one.median_us)
-        assert all(isfinite(number) and number > 0 for number in numbers if number is not None)
-        assert any(number is not None for number in numbers)
+        assert one.value is not None
+        assert isfinite(one.value)
+        assert one.value > 0
 
 
 def test_a_negative_average_of_perftest_is_named_and_no_rate() -> None:
     text, (sample,) = network.perftest(Random(1), Perftest(), [65536])
     (average,) = [line.split()[3] for line in text.splitlines() if line.startswith(" 65536")]
     _, bandwidth = read(text.replace(average, f"-{average}"))
-    assert bandwidth.samples == ()
+    assert not bandwidth.samples
     (why,) = bandwidth.not_measured
     assert why.reason == f"the average that it prints is negative: -{average}"
-    assert sample.median_gb_per_s
+    assert sample.value

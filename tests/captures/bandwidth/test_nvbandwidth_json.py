@@ -63,7 +63,7 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     machine, bandwidth = read(
         nvbandwidth.json_of_cases([nvbandwidth.json_case("host_to_device_memcpy_ce", [[56.5, cell]])])
     )
-    assert [s.median_gb_per_s for s in bandwidth.samples] == [56.5]
+    assert [s.median_gb_per_s for s in bandwidth.copies] == [56.5]
     assert [line.text for line in machine.unread] == [f"host_to_device_memcpy_ce: {cell}"]
 
 

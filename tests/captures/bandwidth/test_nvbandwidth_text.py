@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import CopyRate
 from gputopo.values.errors import InputError
 from tests.captures.samples import measured_of as read
 from tests.kit.dialects import nvbandwidth
@@ -23,11 +23,11 @@ Device 2: NVIDIA H100 80GB HBM3 (00000000:b2:00)
 
 
 def numbers(text: str) -> dict[tuple[str, str, str], float | None]:
-    return {(s.kind, s.source, s.destination): s.median_gb_per_s for s in read(text)[1].samples}
+    return {(s.kind, s.source, s.destination): s.median_gb_per_s for s in read(text)[1].copies}
 
 
-def first(text: str) -> Sample:
-    return read(text)[1].samples[0]
+def first(text: str) -> CopyRate:
+    return read(text)[1].copies[0]
 
 
 def host(test: str, arrow: str = "->") -> str:
@@ -169,7 +169,7 @@ def test_a_test_of_several_machines_is_not_measured(hosts: str) -> None:
         f"Process {n} ({host}): device {n}: HGX GB200 (0000000{n}:01:00)\n" for n, host in enumerate(hosts)
     )
     machine, bandwidth = read(f"{processes}{pairs('multinode_device_to_device_memcpy_read_ce')}")
-    assert bandwidth.samples == ()
+    assert not bandwidth.samples
     assert "multinode" in bandwidth.not_measured[0].what
     assert "may be on several hosts" in bandwidth.not_measured[0].reason
     assert [one.text[0] for one in machine.unread] == ["0", "1", "2"]  # its rows: inspect tells of them too

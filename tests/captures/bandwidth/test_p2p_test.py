@@ -1,7 +1,7 @@
 import pytest
 
 from gputopo.captures import read_text
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import CopyRate
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests import there
@@ -18,12 +18,12 @@ def read(text: str) -> Machine:
     return read_text(text, origin="test")
 
 
-def samples(text: str) -> tuple[Sample, ...]:
+def samples(text: str) -> tuple[CopyRate, ...]:
     bandwidth = there(read(text).bandwidth)
-    return bandwidth.samples
+    return bandwidth.copies
 
 
-def rates(found: tuple[Sample, ...], kind: str) -> dict[tuple[str, str], float | None]:
+def rates(found: tuple[CopyRate, ...], kind: str) -> dict[tuple[str, str], float | None]:
     return {(s.source, s.destination): s.median_gb_per_s for s in found if s.kind == kind}
 
 
@@ -40,7 +40,7 @@ def test_where_the_version_is_unknown_the_row_is_the_source_and_a_note_states_it
     unknown = there(read(p2p.matrix(DISABLED, RATES)).bandwidth)
     known = there(read(p2p.matrix(DISABLED, RATES) + p2p.matrix(ENABLED, RATES)).bandwidth)
     alone = there(read(p2p.matrix(DISABLED, [[100.5]])).bandwidth)
-    assert rates(unknown.samples, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
+    assert rates(unknown.copies, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
     assert ["which version" in note for note in unknown.notes] == [True]
     assert not any("which version" in note for note in (*known.notes, *alone.notes))
 
@@ -81,7 +81,7 @@ def test_of_the_newer_latencies_the_gpus_are_taken_and_the_hosts_are_said_to_be_
     text += "\n" + p2p.matrix("", [[77.0] * 3] * 3, "CPU")
     machine = read(text)
     assert machine.bandwidth is not None
-    assert {s.median_us for s in machine.bandwidth.samples} == {v for row in RATES for v in row}
+    assert {s.value for s in machine.bandwidth.samples} == {v for row in RATES for v in row}
     assert any("CPU latencies" in note for note in machine.bandwidth.notes)
     assert machine.unread == ()
 
@@ -94,7 +94,7 @@ def test_gpus_are_numbered_by_address_where_cuda_put_the_fastest_first() -> None
     machine = read(text)
     assert [(g.index, g.cuda_index, g.name) for g in machine.gpus] == [(0, 1, "Slow"), (1, 0, "Fast")]
     assert machine.bandwidth is not None
-    assert rates(machine.bandwidth.samples, "p2p_staged") == {
+    assert rates(machine.bandwidth.copies, "p2p_staged") == {
         ("gpu:1", "gpu:0"): 1.5,
         ("gpu:0", "gpu:1"): 2.5,
     }
@@ -123,7 +123,8 @@ def test_lines_of_other_logs_between_the_rows_are_passed_over(heading: str) -> N
     lines = p2p.matrix(heading, RATES).splitlines()
     mixed = "\n".join(f"{line}\n{log}" for line, log in zip(lines, [*logs, ""], strict=True))
     machine = read(mixed)
-    assert there(machine.bandwidth).samples == samples(p2p.matrix(heading, RATES))
+    whole = there(read(p2p.matrix(heading, RATES)).bandwidth)
+    assert there(machine.bandwidth).samples == whole.samples
     assert [line.text for line in machine.unread] == logs
 
 
@@ -150,7 +151,8 @@ def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() ->
     told = there(machine.bandwidth)
     assert [one.what for one in told.not_measured] == ["p2pBandwidthLatencyTest: the whole run"]
     assert "'no CUDA-capable device is detected'" in told.not_measured[0].reason
-    assert (machine.gpus, told.samples, told.complete, machine.unread) == ((), (), False, ())
+    assert (*machine.gpus, *told.samples, *machine.unread) == ()
+    assert not told.complete
 
 
 def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:

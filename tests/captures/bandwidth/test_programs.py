@@ -86,7 +86,7 @@ def test_a_number_in_whose_middle_the_text_ends_is_no_result(cut: str) -> None:
         f"   Transfer Size (Bytes)\tBandwidth(GB/s)\n   32000000\t\t\t{cut}"
     )
     machine = read_text(text, origin="x")
-    told = {one.kind: one.median_gb_per_s for one in there(machine.bandwidth).samples}
+    told = {one.kind: one.median_gb_per_s for one in there(machine.bandwidth).copies}
     assert told == ({"h2d": 25.4, "d2h": 26.3} if cut == "26.3" else {"h2d": 25.4})
     assert bool(machine.unread) == (cut != "26.3")
 
@@ -99,4 +99,4 @@ def test_the_first_number_of_all_is_known_to_be_cut_by_its_program() -> None:
 
 def test_whole_numbers_at_the_end_of_a_table_of_whole_numbers_stay() -> None:
     machine = read_text("   D\\D     0      1\n     0    —    104\n     1   103    105", origin="x")
-    assert [one.median_gb_per_s for one in there(machine.bandwidth).samples] == [104, 103, 105]
+    assert [one.median_gb_per_s for one in there(machine.bandwidth).copies] == [104, 103, 105]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import read_text
 from gputopo.copies import checked
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Samples
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
 from tests import there
@@ -65,7 +65,7 @@ def test_runs_in_one_text_have_the_names_in_their_headings_or_numbers(form: str,
             s for at, (one, _) in enumerate(written, 1) for s in several_runs.of_run(one, f"{prefix}{at}")
         ]
         if {s.run for s in bandwidth.samples} == {None}:  # all equal, by chance
-            numbers = {(s.median_gb_per_s, s.median_us) for s in expected}
+            numbers = {s.value for s in expected}
             assert len(numbers) <= len(expected) / len(written)
             return
         assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
@@ -129,7 +129,7 @@ def test_files_of_before_and_after_are_runs_of_the_same_gpus(program: str, tmp_p
     found = loaded(tmp_path, *(text for _, text in written))
     bandwidth = there(found.bandwidth)
     samples = [s for at, (one, _) in enumerate(written) for s in several_runs.of_run(one, f"{at}.txt")]
-    expected = checked(Bandwidth(source="x", samples=tuple(samples)), found).samples
+    expected = checked(Bandwidth(source="x", samples=Samples(samples)), found).samples
     assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
     assert len(found.gpus) == len(written[0][0].gpus)
     assert sum("2 runs (0.txt, 1.txt)" in note for note in bandwidth.notes) == 1

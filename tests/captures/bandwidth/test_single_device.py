@@ -23,7 +23,7 @@ def measured(*sources: str) -> tuple[Machine, Bandwidth]:
 
 
 def rates(bandwidth: Bandwidth) -> dict[str, float | None]:
-    return {s.destination: s.median_gb_per_s for s in bandwidth.samples}
+    return {s.destination: s.median_gb_per_s for s in bandwidth.copies}
 
 
 def test_files_given_together_are_the_gpus_that_their_names_number(tmp_path: Path) -> None:

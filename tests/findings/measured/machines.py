@@ -9,10 +9,15 @@ from msgspec.structs import replace
 from gputopo.copies import checked
 from gputopo.values.bandwidth import (
     Bandwidth,
+    Collective,
+    CollectiveRate,
     Conditions,
+    CopyRate,
+    CopyRateKind,
     Failure,
     Kind,
     Sample,
+    Samples,
     Soak,
     SoakInterval,
     SoakRate,
@@ -27,7 +32,7 @@ LARGE = 1 << 28
 Measure = Callable[[Machine], Machine]
 
 
-def sample(kind: Kind, source: str, destination: str, gb_per_s: float, **more: Any) -> Sample:
+def sample(kind: CopyRateKind, source: str, destination: str, gb_per_s: float, **more: Any) -> CopyRate:
     fields: dict[str, Any] = {
         "bytes": LARGE,
         "method": "copy_engine",
@@ -35,7 +40,7 @@ def sample(kind: Kind, source: str, destination: str, gb_per_s: float, **more: A
         "spread_percent": 0.2,
         "median_gb_per_s": gb_per_s,
     }
-    return Sample(kind=kind, source=End(source), destination=End(destination), **(fields | more))
+    return CopyRate(kind=kind, source=End(source), destination=End(destination), **(fields | more))
 
 
 def seen(gpu: int, **more: Any) -> Conditions:
@@ -73,11 +78,11 @@ def measured(count: int = 4, **more: Any) -> Machine:
     machine = every_gpu(utilization_percent={"gpu": 0}, memory_mib={"used": 4}, power_w={"draw": 50.0})(
         sound(count)
     )
-    return replace(machine, bandwidth=Bandwidth(source="live", samples=sound_copies(count), **more))
+    return replace(machine, bandwidth=Bandwidth(source="live", samples=Samples(sound_copies(count)), **more))
 
 
-def copies(machine: Machine) -> tuple[Sample, ...]:
-    return there(machine.bandwidth).samples
+def copies(machine: Machine) -> tuple[CopyRate, ...]:
+    return there(machine.bandwidth).copies
 
 
 def with_copies(machine: Machine, samples: Iterable[Sample], **more: Any) -> Machine:
@@ -273,24 +278,37 @@ def timed(
     bus: float,
     size: int = 8 << 30,
     *,
-    kind: Kind = "allreduce",
+    kind: Collective = "allreduce",
     ranks: int = 8,
     us: float = 1000.0,
     in_place: bool = False,
     nccl: tuple[str, ...] = (),
-) -> Sample:
+) -> CollectiveRate:
     """A collective operation as nccl-tests prints it."""
     place = End.of_gpus(*range(ranks))
-    return Sample(kind=kind, source=place, destination=place, bytes=size, median_us=us, bus_gb_per_s=bus,
-                  median_gb_per_s=bus / 2, algorithm="nccl-tests", ranks=ranks, hosts=1, in_place=in_place,
-                  data_type="float", reduction="sum", nccl=nccl)  # fmt: skip
+    return CollectiveRate(
+        kind=kind,
+        source=place,
+        destination=place,
+        bytes=size,
+        median_us=us,
+        bus_gb_per_s=bus,
+        median_gb_per_s=bus / 2,
+        algorithm="nccl-tests",
+        ranks=ranks,
+        hosts=1,
+        in_place=in_place,
+        data_type="float",
+        reduction="sum",
+        nccl=nccl,
+    )
 
 
 def eight(name: str, *samples: Sample) -> Machine:
     return Machine(
         source="nccl-tests",
         gpus=tuple(Gpu(index=index, name=name) for index in range(8)),
-        bandwidth=Bandwidth(source="nccl-tests", samples=samples),
+        bandwidth=Bandwidth(source="nccl-tests", samples=Samples(samples)),
     )
 
 

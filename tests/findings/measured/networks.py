@@ -3,7 +3,7 @@
 from itertools import permutations
 from random import Random
 
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Expectation, Samples, TransferRate
 from gputopo.values.ends import End
 from gputopo.values.machine import Machine
 
@@ -31,13 +31,12 @@ def machine(
 ) -> Machine:
     """Return a measurement of these GB/s."""
     samples = [
-        Sample(
+        TransferRate(
             kind="network",
             source=End(f"host:{a}"),
             destination=End(f"host:{b}"),
             median_gb_per_s=rate,
-            expected_gb_per_s=allowed,
-            expected_source=None if allowed is None else "the card",
+            expectation=Expectation() if allowed is None else Expectation("the card", allowed),
             spread_percent=spread_percent,
             repeats_gb_per_s=() if spread_percent is None else _windows(rate, spread_percent),
         )
@@ -46,7 +45,7 @@ def machine(
     names = sorted({host for pair in found for host in pair})
     ring = zip(names, [*names[1:], names[0]], strict=True)
     samples += [
-        Sample(
+        TransferRate(
             kind="network",
             source=End(f"host:{a}"),
             destination=End(f"host:{b}"),
@@ -56,7 +55,7 @@ def machine(
         for a, b in ring
         if len(names) > 2
     ]
-    return Machine(source="live", bandwidth=Bandwidth(source="live", samples=tuple(samples)))
+    return Machine(source="live", bandwidth=Bandwidth(source="live", samples=Samples(samples)))
 
 
 def _windows(rate: float, spread_percent: float) -> tuple[float, ...]:

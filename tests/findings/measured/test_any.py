@@ -1,6 +1,6 @@
 """Whatever samples there are, the verdict is made without an exception."""
 
-from typing import get_args
+from typing import Any, get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,12 @@ from gputopo.copies import checked, with_expectations
 from gputopo.findings import bandwidth_difference, find_bandwidth
 from gputopo.values.bandwidth import (
     Bandwidth,
+    Collective,
+    CollectiveRate,
     Conditions,
+    CopyLatency,
+    CopyRate,
+    CopyRateKind,
     Failure,
     Invalid,
     Kind,
@@ -18,6 +23,9 @@ from gputopo.values.bandwidth import (
     Path,
     Run,
     Sample,
+    Samples,
+    TransferLatency,
+    TransferRate,
     UplinkGroup,
 )
 from gputopo.values.ends import End
@@ -39,24 +47,45 @@ CONDITIONS = st.builds(
     link_changes=st.integers(0, 3),
     throttle_mask=st.one_of(st.none(), st.integers(-1, 0xFFF)),
 )
-SAMPLES = st.builds(
-    Sample,
-    kind=st.sampled_from(get_args(Kind)),
-    source=PLACES,
-    destination=PLACES,
-    bytes=st.sampled_from([None, 0, 4096, 1 << 25, 1 << 28]),
-    pinned=st.sampled_from([None, True, False]),
-    method=st.sampled_from([None, *get_args(Method)]),
-    path=st.sampled_from([None, *get_args(Path)]),
-    group=st.sampled_from([None, None, "a gpus:0,1", "b gpus:0,1,2", "c"]),
-    numa_node=st.sampled_from([None, 0, 1]),
-    median_gb_per_s=RATES,
-    repeats_gb_per_s=st.lists(st.floats(0, 1e4), max_size=4).map(tuple),
-    median_us=st.one_of(st.none(), st.floats(0.1, 100)),
-    discarded_gb_per_s=st.lists(st.floats(0, 10), max_size=1).map(tuple),
-    runs=st.sampled_from([(), (Run(name="1", value=2.0), Run(name=None, value=9.0))]),
-    invalid=st.sampled_from([None, None, None, *get_args(Invalid)]),
-    conditions=st.lists(CONDITIONS, max_size=2).map(tuple),
+OF_ANY: dict[str, Any] = {
+    "source": PLACES,
+    "destination": PLACES,
+    "bytes": st.sampled_from([None, 0, 4096, 1 << 25, 1 << 28]),
+    "group": st.sampled_from([None, None, "a gpus:0,1", "b gpus:0,1,2", "c"]),
+    "runs": st.sampled_from([(), (Run(name="1", value=2.0), Run(name=None, value=9.0))]),
+    "invalid": st.sampled_from([None, None, None, *get_args(Invalid)]),
+    "conditions": st.lists(CONDITIONS, max_size=2).map(tuple),
+}
+OF_COPIES: dict[str, Any] = {
+    "pinned": st.sampled_from([None, True, False]),
+    "method": st.sampled_from([None, *get_args(Method)]),
+    "path": st.sampled_from([None, *get_args(Path)]),
+    "numa_node": st.sampled_from([None, 0, 1]),
+}
+OF_RATES: dict[str, Any] = {
+    "median_gb_per_s": RATES,
+    "repeats_gb_per_s": st.lists(st.floats(0, 1e4), max_size=4).map(tuple),
+}
+TIMES = st.floats(0.1, 100)
+SAMPLES: st.SearchStrategy[Sample] = st.one_of(
+    st.builds(
+        CopyRate,
+        kind=st.sampled_from(get_args(CopyRateKind)),
+        discarded_gb_per_s=st.lists(st.floats(0, 10), max_size=1).map(tuple),
+        **OF_ANY,
+        **OF_COPIES,
+        **OF_RATES,
+    ),
+    st.builds(CopyLatency, median_us=TIMES, **OF_ANY, **OF_COPIES),
+    st.builds(
+        CollectiveRate,
+        kind=st.sampled_from(get_args(Collective)),
+        median_us=st.one_of(st.none(), TIMES),
+        **OF_ANY,
+        **OF_RATES,
+    ),
+    st.builds(TransferRate, kind=st.sampled_from(["network", "network_bidirectional"]), **OF_ANY, **OF_RATES),
+    st.builds(TransferLatency, median_us=TIMES, **OF_ANY),
 )
 FAILURES = st.builds(
     Failure,
@@ -69,7 +98,7 @@ FAILURES = st.builds(
 SESSIONS = st.builds(
     Bandwidth,
     source=st.sampled_from(["live", "bandwidthTest", "nvbandwidth + p2pBandwidthLatencyTest"]),
-    samples=st.lists(SAMPLES, max_size=25).map(tuple),
+    samples=st.lists(SAMPLES, max_size=25).map(Samples),
     failures=st.lists(FAILURES, max_size=3).map(tuple),
     uplink_groups=st.sampled_from([(), (UplinkGroup(gpus=(0, 1), from_kind="h2d"),)]),
 )
@@ -93,7 +122,7 @@ def test_any_samples_get_a_verdict_that_can_be_written_down(session: Bandwidth, 
     assert all(map(encode, find_bandwidth(replace(machine, bandwidth=read))))
     assert all(pair_speeds(read).values())
     judged = with_expectations(session, machine)
-    assert [one.median_gb_per_s for one in judged.samples] == [one.median_gb_per_s for one in session.samples]
+    assert [one.median_gb_per_s for one in judged.copies] == [one.median_gb_per_s for one in session.copies]
 
 
 @given(SESSIONS)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gputopo.copies import expected_rate
 from gputopo.findings import find_bandwidth
 from gputopo.reference import reference_rows
-from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, Collective, CollectiveRate, Failure, Sample, Samples
 from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, NvLink, Pcie
 from tests import there
@@ -24,7 +24,7 @@ def box(name: str, *samples: Sample, gpus: int = 8, links: tuple[Link, ...] = ()
         source="nccl-tests",
         gpus=tuple(Gpu(index=index, name=name) for index in range(gpus)),
         links=links,
-        bandwidth=Bandwidth(source="nccl-tests", samples=samples),
+        bandwidth=Bandwidth(source="nccl-tests", samples=Samples(samples)),
     )
 
 
@@ -43,7 +43,7 @@ def test_ranks_that_share_a_gpu_are_named_and_not_judged() -> None:
 def test_what_was_published_of_sound_machines_is_silent() -> None:
     for row in reference_rows("nccl_bus.csv"):
         nccl = ("NCCL_NVLS_ENABLE=0",) if row["nvls"] == "no" else ()
-        ranks, kind = int(row["ranks"]), convert(row["operation"], Kind)
+        ranks, kind = int(row["ranks"]), convert(row["operation"], Collective)
         pairs = combinations(range(ranks), 2)
         links = tuple(Link(a=a, b=b, hop=Hop.SYS, nvlinks=12) for a, b in pairs) if row["links"] else ()
         bus = float(row["bus_gb_per_s"] or row["low_gb_per_s"])
@@ -107,7 +107,7 @@ def test_over_pcie_the_slowest_link_is_the_limit() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sendrecv", "alltoall"])
-def test_an_exchange_is_judged_by_what_the_links_carry_at_most(kind: Kind) -> None:
+def test_an_exchange_is_judged_by_what_the_links_carry_at_most(kind: Collective) -> None:
     """18 NVLinks of an H100 carry 371 GB/s as NCCL counts them; through host memory a tenth arrives."""
     assert ids(box(H100, timed(320.0, kind=kind))) == []
     assert ids(box(H100, timed(31.0, kind=kind))) == ["collectives.slow"]
@@ -150,7 +150,7 @@ def test_over_several_hosts_bus_bandwidth_is_compared_with_the_ports_of_a_host()
 
 def test_only_the_fastest_ports_that_are_up_count_and_no_more_than_gpus() -> None:
     def expected(machine: Machine) -> float | None:
-        rate = expected_rate(there(machine.bandwidth).samples[0], machine)
+        rate = expected_rate(there(machine.bandwidth).samples.of(CollectiveRate)[0], machine)
         return None if rate is None else rate.gb_per_s
 
     storage, down = port("mlx5_8", 100.0), port("mlx5_7", up=False)

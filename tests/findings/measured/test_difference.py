@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.findings import bandwidth_difference
-from gputopo.values.bandwidth import Bandwidth, Failure, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyLatency, Failure, Sample, Samples, TransferRate
 from gputopo.values.difference import BandwidthDifference
 from gputopo.values.ends import End
 from gputopo.values.schema import encode
@@ -17,7 +17,7 @@ from tests.findings.measured.machines import sample, seen
 
 
 def session(*samples: Sample, **more: Any) -> Bandwidth:
-    return Bandwidth(source="live", samples=samples, **more)
+    return Bandwidth(source="live", samples=Samples(samples), **more)
 
 
 def h2d(gb_per_s: float, index: int = 0, **more: Any) -> Sample:
@@ -50,7 +50,9 @@ def test_what_the_link_did_otherwise_stands_beside_the_change() -> None:
 
 def test_a_lower_latency_is_better_and_small_changes_of_it_are_none() -> None:
     def latency(us: float) -> Sample:
-        return Sample(kind="latency", source=End("gpu:0"), destination=End("gpu:1"), bytes=4, median_us=us)
+        return CopyLatency(
+            kind="latency", source=End("gpu:0"), destination=End("gpu:1"), bytes=4, median_us=us
+        )
 
     (change,) = compared(latency(15.0), latency(7.0)).changes
     assert (change.better, change.microseconds) == (True, True)
@@ -67,7 +69,9 @@ def test_numbers_that_only_one_session_has_are_no_change() -> None:
 def test_numbers_of_different_tools_between_hosts_are_never_compared() -> None:
     def transfer(**how: Any) -> Sample:
         fields: dict[str, Any] = {"median_gb_per_s": 3.0, "tool": "iperf3", "transport": "TCP", "streams": 4}
-        return Sample(kind="network", source=End("host:n0"), destination=End("host:n1"), **{**fields, **how})
+        return TransferRate(
+            kind="network", source=End("host:n0"), destination=End("host:n1"), **{**fields, **how}
+        )
 
     (change,) = compared(transfer(), transfer(median_gb_per_s=1.0)).changes
     assert change.what == "network host:n0 to host:n1 (iperf3 TCP 4 streams)"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Failure, Method, Path, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyLatency, Failure, Method, Path, Sample, Samples
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine, NvLink
@@ -28,7 +28,7 @@ def box(links: Mapping[Pair, Link], samples: list[Sample], *failures: Failure, n
         source="a test",
         gpus=tuple(Gpu(index=index, name=name) for index in gpus),
         links=tuple(links.values()),
-        bandwidth=Bandwidth(source="live", samples=tuple(samples), failures=failures),
+        bandwidth=Bandwidth(source="live", samples=Samples(samples), failures=failures),
     )
 
 
@@ -53,7 +53,7 @@ ONE_METHOD: tuple[Method, Method] = ("driver", "driver")
 def latency(
     a: int, b: int, direct: float, staged: float, methods: tuple[Method, Method] = ONE_METHOD
 ) -> list[Sample]:
-    one = Sample(kind="latency", source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"))
+    one = CopyLatency(source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"), median_us=direct)
     return [
         replace(one, path="direct", median_us=direct, method=methods[0]),
         replace(one, path="staged", median_us=staged, method=methods[1]),

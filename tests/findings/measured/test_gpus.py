@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gputopo.captures import read_text
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Kind
+from gputopo.values.bandwidth import Bandwidth, CopyRateKind, Samples
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Machine
 from tests.findings.measured.machines import sample
@@ -26,7 +26,9 @@ def box(*rates: tuple[float, float], names: tuple[str, ...] = (), lanes: int | N
     for index, (to_gpu, from_gpu) in enumerate(rates):
         samples.append(sample("h2d", "host", f"gpu:{index}", to_gpu, pinned=True))
         samples.append(sample("d2h", f"gpu:{index}", "host", from_gpu, pinned=True))
-    return Machine(source="a test", gpus=tuple(gpus), bandwidth=Bandwidth(source="t", samples=tuple(samples)))
+    return Machine(
+        source="a test", gpus=tuple(gpus), bandwidth=Bandwidth(source="t", samples=Samples(samples))
+    )
 
 
 def below(machine: Machine) -> list[Finding]:
@@ -92,12 +94,12 @@ def test_a_card_as_slow_as_few_lanes_is_reported_once() -> None:
     assert [one.id for one in found] == ["pcie.slot_narrow"]
 
 
-def between(kind: Kind, *best: float) -> Machine:
+def between(kind: CopyRateKind, *best: float) -> Machine:
     """GPUs of which only copies between them are known: each as fast as the slower of its ends."""
     pairs = permutations(range(len(best)), 2)
     samples = tuple(sample(kind, f"gpu:{a}", f"gpu:{b}", min(best[a], best[b])) for a, b in pairs)
     gpus = tuple(Gpu(index=index, name="NVIDIA GeForce RTX 3090") for index, _ in enumerate(best))
-    return Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source="t", samples=samples))
+    return Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source="t", samples=Samples(samples)))
 
 
 def test_copies_between_gpus_through_the_host_show_it_too() -> None:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import CopyRate, CopyRateKind, UplinkGroup
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests.findings.measured.machines import added, copies, measured, memory, sample, with_copies
@@ -31,7 +31,7 @@ def test_unsteady_host_memory_is_reported() -> None:
     assert found(with_memory(7.0, 7.81, 11.0), "bandwidth.unsteady") != []
 
 
-def sharing(*slowed: Kind, gpus: tuple[int, ...] = (0, 1), count: int = 4) -> Finding:
+def sharing(*slowed: CopyRateKind, gpus: tuple[int, ...] = (0, 1), count: int = 4) -> Finding:
     group = UplinkGroup(
         gpus=gpus, from_kind=slowed[0], alone_gb_per_s=441.0, together_gb_per_s=359.0, slowed=slowed[:2]
     )
@@ -54,7 +54,7 @@ def test_the_direction_that_shrinks_is_named_and_the_other_is_not_advised_agains
 
 
 def test_copies_at_once_show_the_direction_themselves() -> None:
-    def eight(kind: Kind, together: float) -> list[Sample]:
+    def eight(kind: CopyRateKind, together: float) -> list[CopyRate]:
         samples = []
         for gpu in range(8):
             ends = ("host", f"gpu:{gpu}") if kind == "h2d" else (f"gpu:{gpu}", "host")
@@ -75,8 +75,8 @@ def test_a_group_of_an_older_result_has_the_direction_of_its_numbers() -> None:
 
 
 def noisy(machine: Machine, kind: str, low: float, high: float) -> Machine:
-    def wide(one: Sample) -> Sample:
-        return replace(one, repeats_gb_per_s=(low, one.median_gb_per_s or 0.0, high))
+    def wide(one: CopyRate) -> CopyRate:
+        return replace(one, repeats_gb_per_s=(low, one.value or 0.0, high))
 
     return with_copies(machine, (wide(one) if one.kind == kind else one for one in copies(machine)))
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import Bandwidth, CopyRate, CopyRateKind, Samples, UplinkGroup
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.findings.measured.machines import added, measured, memory, sample
@@ -15,11 +15,11 @@ from tests.findings.measured.machines import added, measured, memory, sample
 BELOW = "bandwidth.below_expected"
 
 
-def box(samples: Sequence[Sample], name: str | None, count: int = 4, hop: Hop | None = None) -> Machine:
+def box(samples: Sequence[CopyRate], name: str | None, count: int = 4, hop: Hop | None = None) -> Machine:
     links = tuple(Link(a=a, b=b, hop=hop) for a, b in combinations(range(count), 2)) if hop else ()
     gpus = tuple(Gpu(index=index, name=name) for index in range(count))
     return Machine(
-        source="t", gpus=gpus, links=links, bandwidth=Bandwidth(source="t", samples=tuple(samples))
+        source="t", gpus=gpus, links=links, bandwidth=Bandwidth(source="t", samples=Samples(samples))
     )
 
 
@@ -27,7 +27,7 @@ def of(machine: Machine, id: str) -> list[Finding]:
     return [one for one in find_bandwidth(machine) if one.id == id]
 
 
-def with_host(gb_per_s: Sequence[float], kinds: Sequence[Kind] = ("h2d", "d2h")) -> list[Sample]:
+def with_host(gb_per_s: Sequence[float], kinds: Sequence[CopyRateKind] = ("h2d", "d2h")) -> list[CopyRate]:
     found = []
     for kind in kinds:
         for gpu, rate in enumerate(gb_per_s):
@@ -44,7 +44,7 @@ def test_a_workstation_card_at_half_of_its_peers_may_be_wired_so(share: float, s
 
 @pytest.mark.parametrize(("share", "is_slow"), [(0.81, False), (0.79, True)])
 @pytest.mark.parametrize("kind", ["bidirectional", "d2d_local"])
-def test_numbers_that_peers_have_alike(kind: Kind, share: float, is_slow: bool) -> None:
+def test_numbers_that_peers_have_alike(kind: CopyRateKind, share: float, is_slow: bool) -> None:
     rates = [2822.0, 2824.0, 2824.0 * share, 2823.0]
     if kind == "d2d_local":
         samples = [sample(kind, f"gpu:{gpu}", f"gpu:{gpu}", rate) for gpu, rate in enumerate(rates)]

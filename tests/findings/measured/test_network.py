@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample, Samples
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests import there
@@ -37,7 +37,7 @@ def test_a_slow_host_is_named_by_rates_of_both_directions_at_once_alone(seed: in
     random = Random(seed)
     found = rates(random, hosts)
     slowed(found, "n1", 0.5)
-    alone = Machine(source="live", bandwidth=Bandwidth(source="live", samples=both_ways(found)))
+    alone = Machine(source="live", bandwidth=Bandwidth(source="live", samples=Samples(both_ways(found))))
     (finding,) = find(alone)
     assert finding.id == "network.host_slow"
     assert "host n1 sends and receives at" in finding.says
@@ -129,5 +129,5 @@ def test_where_rates_vary_only_what_is_slow_in_all_windows_is_called_slow() -> N
 
 def test_outputs_of_other_programs_are_not_compared_as_hosts() -> None:
     found = machine({("client", "server"): 1.0, ("server", "client"): 9.0})
-    other = Bandwidth(source="iperf3", samples=there(found.bandwidth).samples)
+    other = Bandwidth(source="iperf3", samples=Samples(there(found.bandwidth).samples))
     assert find(Machine(source="iperf3", bandwidth=other)) == []

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample, Samples
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.findings.measured.machines import sample
@@ -29,7 +29,7 @@ def box(
         source="a test",
         gpus=tuple(Gpu(index=index, name="Unheard Of") for index in range(count)),
         links=tuple(Link(a=a, b=b, hop=hops.get((a, b), Hop.PHB)) for a, b in combinations(range(count), 2)),
-        bandwidth=Bandwidth(source="live", samples=tuple(samples)),
+        bandwidth=Bandwidth(source="live", samples=Samples(samples)),
     )
 
 
@@ -69,7 +69,7 @@ def test_pairs_that_vary_more_than_they_differ_are_not_reported() -> None:
     steady = sample("p2p_staged", "gpu:0", "gpu:1", 10.0)
     machine = box(2, {}, {})
     for first, expected in ((shaky, 0), (sample("p2p_direct", "gpu:0", "gpu:1", 9.5), 1)):
-        bandwidth = Bandwidth(source="live", samples=(first, steady))
+        bandwidth = Bandwidth(source="live", samples=Samples((first, steady)))
         whole = Machine(source="a test", gpus=machine.gpus, links=machine.links, bandwidth=bandwidth)
         assert len(reported(whole, SLOWER)) == expected
 

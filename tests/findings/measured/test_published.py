@@ -45,6 +45,6 @@ def test_every_machine_gets_a_verdict_of_few_findings(name: str) -> None:
     found = [finding.severity for finding in find_bandwidth(machine)]
     assert (len(found) <= 5, "error" in found) == (True, False)
     judged = with_expectations(there(machine.bandwidth), machine)
-    expected = [one for one in judged.samples if one.expected_gb_per_s is not None]
-    assert all(one.expected_source and (one.expected_gb_per_s or 0) > 0 for one in expected)
+    expected = [one.expectation for one in judged.copies if one.expectation.gb_per_s is not None]
+    assert all(one.source and (one.gb_per_s or 0) > 0 for one in expected)
     assert with_expectations(judged, machine) == judged

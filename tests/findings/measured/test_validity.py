@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from gputopo.copies import checked
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRateKind, Sample, Samples
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Machine
 from tests import there
@@ -15,7 +15,9 @@ IDS = {"bandwidth.cache_rate", "bandwidth.above_link", "bandwidth.inconsistent",
 
 def found(name: str | None, *samples: Sample, source: str = "bandwidthTest") -> list[Finding]:
     gpus = tuple(Gpu(index=index, name=name) for index in range(2))
-    machine = Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source=source, samples=samples))
+    machine = Machine(
+        source="a test", gpus=gpus, bandwidth=Bandwidth(source=source, samples=Samples(samples))
+    )
     machine = replace(machine, bandwidth=checked(there(machine.bandwidth), machine))
     return [one for one in find_bandwidth(machine) if one.id in IDS or one.id == "bandwidth.woke_up"]
 
@@ -24,7 +26,7 @@ def local(rate: float, size: int | None = None) -> Sample:
     return replace(sample("d2d_local", "gpu:0", "gpu:0", rate), bytes=size)
 
 
-def pair(rate: float, kind: Kind = "p2p_direct", a: int = 0) -> Sample:
+def pair(rate: float, kind: CopyRateKind = "p2p_direct", a: int = 0) -> Sample:
     one = sample(kind, f"gpu:{a}", f"gpu:{1 - a}", rate)
     return replace(one, path="direct") if kind == "bidirectional" else one
 

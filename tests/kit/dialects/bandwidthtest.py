@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gputopo.values.bandwidth import Kind, Sample
+from gputopo.values.bandwidth import CopyRate, CopyRateKind
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests.kit.dialects import measured
@@ -41,12 +41,12 @@ class Era:
 
 
 ERAS = {"CUDA 9": Era("MB", 1024), "CUDA 12": Era("GB", 1000)}
-_DIRECTIONS: dict[Kind, str] = {
+_DIRECTIONS: dict[CopyRateKind, str] = {
     "h2d": "Host to Device",
     "d2h": "Device to Host",
     "d2d_local": "Device to Device",
 }
-_SHORT: dict[Kind, str] = {"h2d": "H2D", "d2h": "D2H", "d2d_local": "D2D"}
+_SHORT: dict[CopyRateKind, str] = {"h2d": "H2D", "d2h": "D2H", "d2d_local": "D2D"}
 
 
 def measure(
@@ -60,7 +60,7 @@ def measure(
         for kind in _DIRECTIONS:
             source, destination = {"h2d": ("host", place), "d2h": (place, "host")}.get(kind, (place, place))
             samples += [
-                Sample(
+                CopyRate(
                     kind=kind,
                     source=End(source),
                     destination=End(destination),
@@ -123,7 +123,7 @@ _END = [
 
 
 def _is_pinned(machine: Machine) -> bool:
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = machine.bandwidth.copies if machine.bandwidth else ()
     return all(sample.pinned is not False for sample in samples)
 
 
@@ -132,7 +132,7 @@ def _printed(rate: float, unit: str) -> str:
 
 
 def _readable(
-    kind: Kind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
+    kind: CopyRateKind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
 ) -> list[str]:
     header = f"   Transfer Size (Bytes)\tBandwidth({unit}/s)"
     return [
@@ -148,7 +148,7 @@ def _readable(
 
 
 def _csv(
-    kind: Kind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
+    kind: CopyRateKind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
 ) -> Iterable[str]:
     memory = ("-Pinned-WriteCombined" if write_combined else "-Pinned") if pinned else "-Paged"
     name = f"bandwidthTest-{_SHORT[kind]}{'' if kind == 'd2d_local' else memory}"

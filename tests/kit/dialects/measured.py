@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyLatency, Sample, Samples
 from gputopo.values.machine import Gpu, Link, Machine
 
 _NAMES = ("GeForce GTX 1070", "GeForce GTX 1080 Ti", "Tesla K80", "NVIDIA A100-SXM4-80GB", "Graphics Device")
@@ -72,7 +72,7 @@ def numbers(random: Random, step: float = 0.01, max_steps: int = 999_999) -> Num
 
 def with_samples(written: Machine, samples: Iterable[Sample], source: str) -> Machine:
     """Return a machine with these samples and no others."""
-    return msgspec.structs.replace(written, bandwidth=Bandwidth(source=source, samples=tuple(samples)))
+    return msgspec.structs.replace(written, bandwidth=Bandwidth(source=source, samples=Samples(samples)))
 
 
 class Pool:
@@ -91,18 +91,19 @@ class Pool:
 
 def number_of(sample: Sample) -> float:
     """Return a sample's GB/s, or its latency in microseconds."""
-    value = sample.median_us if sample.kind == "latency" else sample.median_gb_per_s
-    assert value is not None
-    return value
+    assert sample.value is not None
+    return sample.value
 
 
 def without_number(sample: Sample) -> Sample:
     """Return a sample without its measured number."""
-    return msgspec.structs.replace(sample, median_gb_per_s=None, median_us=None)
+    if isinstance(sample, CopyLatency):
+        return msgspec.structs.replace(sample, median_us=0.0)
+    return msgspec.structs.replace(sample, median_gb_per_s=None)
 
 
 def with_number(blank: Sample, value: float) -> Sample:
     """Return a sample with its GB/s, or its latency in microseconds."""
-    if blank.kind == "latency":
+    if isinstance(blank, CopyLatency):
         return msgspec.structs.replace(blank, median_us=value)
     return msgspec.structs.replace(blank, median_gb_per_s=value)

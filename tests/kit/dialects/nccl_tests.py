@@ -9,13 +9,13 @@ from random import Random
 
 from msgspec.structs import replace
 
-from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, Collective, CollectiveRate, Failure, Samples
 from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
 
-PROGRAMS: dict[str, Kind] = {
+PROGRAMS: dict[str, Collective] = {
     "all_reduce": "allreduce",
     "all_gather": "allgather",
     "reduce_scatter": "reduce_scatter",
@@ -80,14 +80,14 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
     place = HOSTS if hosts > 1 else End.of_gpus(*range(gpus_each))
     reduction = random.choice(("sum", "max", "avg")) if program in _REDUCING else None
     root = random.randrange(ranks) if program in _ROOTED else None
-    samples: list[Sample] = []
+    samples: list[CollectiveRate] = []
     wrong: dict[int, int] = {}
     for power in range(random.randint(10, 14), random.randint(15, 34)):
         for in_place in (False, True):
             us = _printed_us(2**power / random.uniform(0.5, 400) / 1e3 + random.uniform(5, 50))
             algorithm = round(2**power / us / 1e3 * (1 - 1 / ranks if _counts_others(program, era) else 1), 2)
             samples.append(
-                Sample(
+                CollectiveRate(
                     kind=PROGRAMS[program],
                     source=place,
                     destination=place,
@@ -116,7 +116,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
         )
         for size, count in wrong.items()
     ]
-    bandwidth = Bandwidth(source=SOURCE, samples=tuple(samples), failures=tuple(failures))
+    bandwidth = Bandwidth(source=SOURCE, samples=Samples(samples), failures=tuple(failures))
     return Written(
         Machine(source=SOURCE, gpus=gpus if hosts == 1 else (), bandwidth=bandwidth), program, hosts, ranks
     )
@@ -125,7 +125,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
 def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: int = 1) -> str:
     """Return what a program prints for one size. `gpus`: on each host."""
     us = _printed_us(size / gb_per_s / 1e3)
-    sample = Sample(
+    sample = CollectiveRate(
         kind=PROGRAMS[program],
         source=HOSTS,
         destination=HOSTS,
@@ -135,7 +135,7 @@ def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: 
         median_us=us,
         reduction="sum",
     )
-    bandwidth = Bandwidth(source=SOURCE, samples=(sample, replace(sample, in_place=True)))
+    bandwidth = Bandwidth(source=SOURCE, samples=Samples((sample, replace(sample, in_place=True))))
     machine = Machine(source=SOURCE, bandwidth=bandwidth)
     return text(Written(machine, program, hosts, hosts * gpus), ERAS["2025"])
 
@@ -174,7 +174,8 @@ def _lines(written: Written, era: Era) -> Iterator[str]:
     yield from _ranks(written, era)
     yield "#"
     yield from _header(written, era)
-    samples = written.machine.bandwidth.samples if written.machine.bandwidth else ()
+    bandwidth = written.machine.bandwidth or Bandwidth(source=SOURCE)
+    samples = bandwidth.samples.of(CollectiveRate)
     wrong = _wrong(written)
     for size in dict.fromkeys(one.bytes for one in samples):
         halves = [one for one in samples if one.bytes == size]
@@ -219,7 +220,7 @@ def _header(written: Written, era: Era) -> Iterator[str]:
     yield f"#        (B)    (elements)                               {units}    {units}"
 
 
-def _middle(written: Written, one: Sample, era: Era) -> str:
+def _middle(written: Written, one: CollectiveRate, era: Era) -> str:
     reduction, root = one.reduction or "none", -1 if one.root is None else one.root
     if era.all_columns:
         operator = "" if written.program == "hypercube" else reduction
@@ -228,7 +229,7 @@ def _middle(written: Written, one: Sample, era: Era) -> str:
     return f"{words}  {root:6d}" if written.program in _ROOTED else words
 
 
-def _half(one: Sample, era: Era, wrong: int) -> str:
+def _half(one: CollectiveRate, era: Era, wrong: int) -> str:
     us = one.median_us or 0.0
     time = f"{us:7.0f}" if us >= 1e4 else f"{us:7.1f}" if us >= 100 else f"{us:7.2f}"
     errors = f"{wrong:5g}" if era.wrong else "1e-07"

@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import Transfer, TransferLatency, TransferRate
 from gputopo.values.ends import End
 
 CLIENT, SERVER = "host:client", "host:server"
@@ -43,26 +43,29 @@ class Perftest:
         return f"{verb} {what} Test"
 
 
-def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str, tuple[Sample, ...]]:
+def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str, tuple[Transfer, ...]]:
     """Return the output of a program, and the samples in it."""
-    rows, samples = [], []
+    rows: list[str] = []
+    samples: list[Transfer] = []
     for size in sizes:
         words, value = _row(random, form, size)
         rows.append(f" {words}")
         to_client = form.verb == "RDMA_Read"
-        samples.append(
-            Sample(
-                kind=_kind(form),
-                source=End(SERVER if to_client else CLIENT),
-                destination=End(CLIENT if to_client else SERVER),
-                bytes=size,
-                median_gb_per_s=None if form.unit is None else value * _GB_PER_S[form.unit],
-                median_us=value if form.unit is None else None,
-                tool=f"ib_{form.verb.removeprefix('RDMA_').lower()}_{'lat' if form.unit is None else 'bw'}",
-                transport=_VERBS[form.verb],
-                streams=form.streams,
-            )
-        )
+        more: dict[str, Any] = {
+            "source": End(SERVER if to_client else CLIENT),
+            "destination": End(CLIENT if to_client else SERVER),
+            "bytes": size,
+            "tool": f"ib_{form.verb.removeprefix('RDMA_').lower()}_{'lat' if form.unit is None else 'bw'}",
+            "transport": _VERBS[form.verb],
+            "streams": form.streams,
+        }
+        if form.unit is None:
+            samples.append(TransferLatency(median_us=value, **more))
+            continue
+        kind: Literal["network", "network_bidirectional"] = "network"
+        if form.bidirectional:
+            kind = "network_bidirectional"
+        samples.append(TransferRate(kind=kind, median_gb_per_s=value * _GB_PER_S[form.unit], **more))
     head = [
         _RULE,
         f"                    {form.title}",
@@ -88,12 +91,6 @@ def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str,
 
 
 _GB_PER_S = {"Gb": 1 / 8, "MiB": 2**20 / 1e9, "MB": 2**20 / 1e9}
-
-
-def _kind(form: Perftest) -> Any:
-    if form.unit is None:
-        return "network_latency"
-    return "network_bidirectional" if form.bidirectional else "network"
 
 
 def _columns(form: Perftest) -> str:
@@ -140,7 +137,7 @@ class Iperf3:
     udp: bool = False
 
 
-def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
+def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Transfer, ...]]:
     """Return the output of `iperf3 -J`, and the samples in it."""
     end: dict[str, Any] = {"streams": []}
     samples = []
@@ -151,7 +148,7 @@ def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
         end[f"sum_received{suffix}"] = {"bits_per_second": bits, "sender": not way}
         source, destination = (SERVER, CLIENT) if way else (CLIENT, SERVER)
         samples.append(
-            Sample(
+            TransferRate(
                 kind="network",
                 source=End(source),
                 destination=End(destination),

@@ -11,7 +11,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.values.bandwidth import Bandwidth, Kind, Method, NotMeasured, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Copied,
+    CopiedKind,
+    CopyLatency,
+    CopyRate,
+    Method,
+    NotMeasured,
+    Path,
+    Samples,
+)
 from gputopo.values.ends import End
 from gputopo.values.machine import Driver, Gpu, Machine
 from tests.kit.dialects import measured
@@ -38,7 +48,7 @@ class Case:
     """
 
     name: str
-    kind: Kind
+    kind: CopiedKind
     source: str
     destination: str
     method: Method
@@ -60,7 +70,7 @@ class Case:
 
 def _host(
     name: str,
-    kind: Kind,
+    kind: CopiedKind,
     kernel: Method,
     arrow: str,
     group: str | None = None,
@@ -84,7 +94,7 @@ def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str,
     """Return a test from GPU to GPU. `older`: the heading of the kernels' test up to 0.4, if it differs."""
     heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
     group = "case row column" if "bidirectional" in name else None
-    kind: Kind = "p2p_direct"
+    kind: CopiedKind = "p2p_direct"
     return [
         Case(f"{name}_ce", kind, source, destination, _ce(name), heading.format("CE"), group=group),
         Case(f"{name}_sm", kind, source, destination, kernel, heading.format("SM"), older, group),
@@ -181,7 +191,7 @@ def _tables(case: Case, version: Version) -> list[_Table]:
     return [_Table(case, f"{word}1"), _Table(case, f"{word}2"), _Table(case, "Total")]
 
 
-def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
+def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Copied:
     """Return the sample that a cell would have, without its number."""
     case = table.case
     names = {"row": f"gpu:{row.index}", "column": f"gpu:{column.index}"}
@@ -190,7 +200,7 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
     by_kernel = case.name.endswith("_sm")
     together = case.is_of_pairs and "bidirectional" in case.name and version < (0, 6) and by_kernel
     if table.part == "Total" or together:
-        return Sample(
+        return CopyRate(
             kind="bidirectional",
             source=End(names["row"]),
             destination=End(names["column"]),
@@ -200,19 +210,25 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
     if table.part:
         source, destination = ("column", "row") if table.part.endswith("1") else ("row", "column")
     words = {"case": case.name, **names}
-    return Sample(
+    ends = End(names.get(source, source)), End(names.get(destination, destination))
+    pinned = True if "host" in (source, destination) else None
+    if case.kind == "latency":
+        path: Path | None = "direct" if case.is_of_pairs else None
+        return CopyLatency(
+            source=ends[0], destination=ends[1], pinned=pinned, method=case.method, path=path, median_us=0.0
+        )
+    return CopyRate(
         kind=case.kind,
-        source=End(names.get(source, source)),
-        destination=End(names.get(destination, destination)),
-        pinned=True if "host" in (source, destination) else None,
+        source=ends[0],
+        destination=ends[1],
+        pinned=pinned,
         method=case.method,
-        path="direct" if case.kind == "latency" and case.is_of_pairs else None,
         group=" ".join(words[word] for word in case.group.split()) if case.group else None,
         with_reverse="bidirectional" in case.name,
     )
 
 
-def _cells(machine: Machine, table: _Table, version: Version) -> Iterator[list[Sample | None]]:
+def _cells(machine: Machine, table: _Table, version: Version) -> Iterator[list[Copied | None]]:
     """Return the samples of the cells, by row; None: N/A."""
     gpus = measured.by_cuda_number(machine)
     for row in gpus if table.case.is_of_pairs else gpus[:1]:
@@ -278,7 +294,7 @@ def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Cas
         links=machine.links if refused or any(case.is_of_pairs for case in run) else (),
         bandwidth=Bandwidth(
             source=SOURCE,
-            samples=machine.bandwidth.samples,
+            samples=Samples(machine.bandwidth.samples),
             not_measured=(
                 *(_waived(case, names_waived) for case in waived),
                 *(one for case in run for one in _absent(machine, case, version)),

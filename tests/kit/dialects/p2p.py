@@ -9,7 +9,7 @@ and written.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gputopo.values.bandwidth import Kind, Path, Sample
+from gputopo.values.bandwidth import Copied, CopiedKind, CopyLatency, CopyRate, Path
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests.kit.dialects import measured
@@ -63,30 +63,35 @@ def _tables(era: Era) -> list[_Table]:
     return [table for table in found if era.reads or not table.reads]
 
 
-def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Sample:
+def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Copied:
     """Return the sample that a cell would have, without its number."""
     source, destination = (row, column) if table.row_sends else (column, row)
     direct = table.enabled and measured.has_access(machine, row, column)
     path: Path | None = "direct" if direct else "staged"
     group = None
-    kind: Kind = "latency" if table.what == "Latency" else "bidirectional"
+    kind: CopiedKind = "latency" if table.what == "Latency" else "bidirectional"
     if table.what == "Unidirectional":
         kind, path = ("p2p_direct" if direct else "p2p_staged"), None
     if row.index == column.index:
         kind, path = (kind if kind == "latency" else "d2d_local"), None
         reads = " (P2P Reads)" if table.reads else ""
         group = f"{table.what} P2P={'Enabled' if table.enabled else 'Disabled'}{reads}"
-    return Sample(
+    ends = End(f"gpu:{source.index}"), End(f"gpu:{destination.index}")
+    if kind == "latency":
+        return CopyLatency(
+            source=ends[0], destination=ends[1], method="driver", path=path, group=group, median_us=0.0
+        )
+    return CopyRate(
         kind=kind,
-        source=End(f"gpu:{source.index}"),
-        destination=End(f"gpu:{destination.index}"),
+        source=ends[0],
+        destination=ends[1],
         method="copy_engine_read" if table.reads and table.what == "Unidirectional" else "driver",
         path=path,
         group=group,
     )
 
 
-def _cells(machine: Machine, era: Era) -> Iterator[tuple[_Table, Gpu, Gpu, Sample]]:
+def _cells(machine: Machine, era: Era) -> Iterator[tuple[_Table, Gpu, Gpu, Copied]]:
     gpus = measured.by_cuda_number(machine)
     for table in _tables(era):
         for row in gpus:

@@ -12,7 +12,7 @@ from gputopo.launch import Target
 from gputopo.launch.hosts import Joining, Resources, devices_of_each, plan_hosts
 from gputopo.launch.spec import check, spec_of
 from gputopo.planner import Request, SavedNetwork
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Samples, TransferRate
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
@@ -198,10 +198,12 @@ def test_a_saved_measurement_of_the_network_is_used() -> None:
     bare = msgspec.structs.replace(two_switches(), nics=())
     hosts = (brought("n1", bare), brought("n2", bare))
     samples = tuple(
-        Sample(kind="network", source=End(f"host:{a}"), destination=End(f"host:{b}"), median_gb_per_s=1.0)
+        TransferRate(
+            kind="network", source=End(f"host:{a}"), destination=End(f"host:{b}"), median_gb_per_s=1.0
+        )
         for a, b in (("n1", "n2"), ("n2", "n1"))
     )
-    saved = SavedNetwork(Bandwidth(source="live", samples=samples), "on 2026-11-20")
+    saved = SavedNetwork(Bandwidth(source="live", samples=Samples(samples)), "on 2026-11-20")
     asked = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))
     plan = plan_hosts(hosts, asked, saved=saved).target.plan
     assert plan.choice.images_per_sec is not None

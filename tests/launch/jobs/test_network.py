@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.jobs import EndedCommand, NetworkHost, measure_between_hosts, network_programs
-from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, NetworkToolChoice
+from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, NetworkToolChoice, TransferRate
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import NicPort
 from tests.kit.dialects.nccl_tests import one_size
@@ -104,7 +104,7 @@ def refused(tool: NetworkToolChoice, of: Sequence[NetworkHost]) -> HardwareError
 
 def test_the_first_tool_of_all_hosts_measures_and_why_none_before_it() -> None:
     found = measured("auto", hosts(2), rdma_prints)
-    assert {sample.tool for sample in found.samples} == {"ib_write_bw"}
+    assert {sample.tool for sample in found.samples.of(TransferRate)} == {"ib_write_bw"}
     without_port = [host(0), host(1, rdma=None)]
     found = measured("auto", without_port, nccl_prints(hosts=2))
     assert {sample.tool for sample in found.samples if sample.kind == "network"} == {"nccl-tests"}
@@ -130,7 +130,7 @@ def test_what_each_host_lacks_and_what_to_install_is_one_error() -> None:
 def test_programs_are_given_ip_addresses_only(address: str) -> None:
     assert "no IP address (n1)" in refused("iperf3", [host(0), host(1, address=address)]).what
     found = measured("auto", [host(0, address="fd00::1"), host(1)], iperf3_prints)
-    assert {sample.tool for sample in found.samples} == {"iperf3"}
+    assert {sample.tool for sample in found.samples.of(TransferRate)} == {"iperf3"}
 
 
 def is_apart(transfers: Iterable[tuple[int, ...]]) -> bool:
@@ -219,8 +219,8 @@ def test_nccl_tests_get_nccl_s_variables_by_name_and_none_of_another_starter() -
 def expected(tool: NetworkToolChoice, *rates: float | None, mtu_bytes: int = 1500) -> float | None:
     """Return what is expected of two hosts whose cards have these rates in Gbit/s."""
     of = [host(number, rate_gbit_per_s=rate, mtu_bytes=mtu_bytes) for number, rate in enumerate(rates)]
-    samples = measured(tool, of, iperf3_prints if tool == "iperf3" else rdma_prints).samples
-    return samples[0].expected_gb_per_s
+    samples = measured(tool, of, iperf3_prints if tool == "iperf3" else rdma_prints).samples.of(TransferRate)
+    return samples[0].expectation.gb_per_s
 
 
 def test_the_payload_of_the_slower_card_is_expected() -> None:
@@ -288,9 +288,10 @@ def test_iperf3_measures_pairs_and_then_all_hosts_at_once() -> None:
     found = measured("iperf3", hosts(3, rate_gbit_per_s=10.0), iperf3_prints)
     assert len([one for one in found.samples if one.group is None]) == 6
     assert len([one for one in found.samples if one.group == ALL_HOSTS_AT_ONCE]) == 3
-    assert {(one.tool, one.transport, one.streams, one.expected_gb_per_s) for one in found.samples} == {
-        ("iperf3", "TCP", 4, 1.177)
-    }
+    assert {
+        (one.tool, one.transport, one.streams, one.expectation.gb_per_s)
+        for one in found.samples.of(TransferRate)
+    } == {("iperf3", "TCP", 4, 1.177)}
 
 
 def test_ib_write_bw_measures_each_direction() -> None:
@@ -300,11 +301,11 @@ def test_ib_write_bw_measures_each_direction() -> None:
         ("host:n0", "host:n1"),
         ("host:n1", "host:n0"),
     ]
-    one = found.samples[0]
+    one = found.samples.of(TransferRate)[0]
     assert (one.tool, one.transport, one.median_gb_per_s) == (
         "ib_write_bw",
         "RDMA write",
-        sample.median_gb_per_s,
+        sample.value,
     )
 
 
@@ -391,7 +392,7 @@ def test_the_intervals_of_iperf3_are_the_repeats_of_a_transfer() -> None:
         "end": {"sum_received": {"bits_per_second": 12e9}},
     }
     ended = EndedCommand(json.dumps(document), 0)
-    found = measured("iperf3", hosts(2), lambda words: ended).samples[0]
+    found = measured("iperf3", hosts(2), lambda words: ended).samples.of(TransferRate)[0]
     assert found.repeats_gb_per_s == (1.0, 2.0, 1.5)
     assert found.spread_percent == pytest.approx(100 / 1.5)
     assert found.median_gb_per_s == 1.5

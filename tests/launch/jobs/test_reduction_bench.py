@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gputopo.launch.jobs import METHODS, ReductionJob, ReductionTimes, require_memory, time_methods
+from gputopo.values.bandwidth import CollectiveRate
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import Device
@@ -97,7 +98,7 @@ def test_every_method_gets_a_process_in_the_given_order(
 ) -> None:
     worker = Worker(tmp_path, SEND_TIMES)
     times = measure(worker, ["ring", "copy"])
-    assert [sample.algorithm for sample in times.samples] == ["ring", "copy"]
+    assert [sample.algorithm for sample in times.samples.of(CollectiveRate)] == ["ring", "copy"]
     assert capfd.readouterr().err.splitlines() == [
         "gputopo: reduction 1 of 2: ring",
         "gputopo: reduction 2 of 2: copy",
@@ -116,7 +117,7 @@ def test_groups_are_given_to_the_hierarchical_reduction_alone(measure: Measure, 
 
 
 def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth(measure: Measure) -> None:
-    (sample,) = measure(SEND_TIMES, gpus=[5, 2, 7, 0]).samples
+    (sample,) = measure(SEND_TIMES, gpus=[5, 2, 7, 0]).samples.of(CollectiveRate)
     assert (sample.kind, sample.model, sample.bytes) == ("allreduce", "alexnet", 1000)
     assert sample.source == sample.destination == "gpu:5,2,7,0"
     assert sample.source.gpu is None, "the place is no single GPU"
@@ -134,7 +135,7 @@ def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on(
     hang = "send('phase', phase=f'call {os.getpid()}'); print('waiting for device 1', flush=True); "
     worker = Worker(tmp_path, SEND_TIMES, ring=hang + "time.sleep(600)")
     times = measure(worker, ["ring", "copy"], silence_s=0.7)
-    assert [sample.algorithm for sample in times.samples] == ["copy"]
+    assert [sample.algorithm for sample in times.samples.of(CollectiveRate)] == ["copy"]
     (hung,) = times.not_measured
     assert "ring" in hung.what
     assert "hangs" in hung.reason
@@ -157,7 +158,7 @@ def test_wrong_sums_are_a_failure_and_no_sample(measure: Measure, tmp_path: Path
     (failed,) = times.failures
     assert (failed.kind, failed.reason, failed.source) == ("allreduce", "WRONG_DATA", "gpu:0,1")
     assert failed.says == "adds up to 11, not 111"
-    assert [sample.algorithm for sample in times.samples] == ["copy"]
+    assert [sample.algorithm for sample in times.samples.of(CollectiveRate)] == ["copy"]
     assert times.not_measured == ()
 
 
@@ -185,7 +186,7 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(measure: Measur
         "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     )
     times = measure(Worker(tmp_path, SEND_TIMES, ring=hang), ["copy", "ring"])
-    assert [sample.algorithm for sample in times.samples] == ["copy"]
+    assert [sample.algorithm for sample in times.samples.of(CollectiveRate)] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"]
     assert not times.complete
     with pytest.raises(ProcessLookupError):

@@ -20,7 +20,7 @@ from gputopo.prediction import (
 )
 from gputopo.prediction.links import Flows, HostLink, PairPath, slowest_of
 from gputopo.reference import expected_link
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Kind, Sample, Samples
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
 from tests import there
@@ -53,11 +53,11 @@ def machine(
         links=tuple(
             Link(a=a, b=b, hop=hop, nvlinks=nvlinks, p2p_read=p2p) for a, b in combinations(range(count), 2)
         ),
-        bandwidth=Bandwidth(source="live", samples=samples) if samples else None,
+        bandwidth=Bandwidth(source="live", samples=Samples(samples)) if samples else None,
     )
 
 
-def copy(kind: Kind, source: str, destination: str, rate: float, **facts: object) -> Sample:
+def copy(kind: Kind, source: str, destination: str, rate: float, **facts: object) -> CopyRate:
     """Return a large copy by the copy engine."""
     return msgspec.convert(
         {
@@ -69,7 +69,7 @@ def copy(kind: Kind, source: str, destination: str, rate: float, **facts: object
             "median_gb_per_s": rate,
             **facts,
         },
-        Sample,
+        CopyRate,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from gputopo.probes import Copy, CopyJob, CopyWindow, NotReadError, SessionRequest
 from gputopo.probes.nvml import Monitor
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
-from gputopo.values.bandwidth import Conditions, Sample
+from gputopo.values.bandwidth import Conditions, CopyRate, Samples
 from gputopo.values.ends import HOST, End
 from gputopo.values.run.events import GpuSample
 from tests.kit.distinct import DISTINCT
@@ -59,7 +59,7 @@ class ReadEngine(EngineDouble):
         return super().measure(job, sizes, None if while_running is None else read)
 
 
-def measured(*windows: Sequence[Facts], late: Sequence[int] = (), gpus: int = 1) -> Sample:
+def measured(*windows: Sequence[Facts], late: Sequence[int] = (), gpus: int = 1) -> CopyRate:
     """Measure in these windows; the sample of GPU 0. Two GPUs are read one after another."""
     engine = ReadEngine(windows=windows, late=frozenset(late))
     job = CopyJob(kind="h2d", copies=(UP, OTHER)[:gpus], group=None if gpus == 1 else "h2d gpus:0,1")
@@ -67,7 +67,7 @@ def measured(*windows: Sequence[Facts], late: Sequence[int] = (), gpus: int = 1)
         range(gpus), open_sampler=lambda gpu: SamplerDouble(gpu, lambda: engine.facts), now=engine.clock
     ) as meter:
         samples, _ = measure_job(job, engine, meter, Speeds(), Effort(0.0, len(windows), exact=True))
-    return samples[0]
+    return Samples(samples).of(CopyRate)[0]
 
 
 def conditions(*windows: Sequence[Facts], late: Sequence[int] = ()) -> Conditions:

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from gputopo.probes import NoGpuMeasuredError, SessionProgress, SessionRequest
 from gputopo.probes.cuda import NoCudaError
 from gputopo.probes.session import HostMemoryRates
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyLatency, CopyRate, Failure, NotMeasured
 from gputopo.values.ends import End
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.machine import Host, Machine, NumaNode
@@ -20,7 +20,7 @@ from tests.probes.session.double import ASLEEP, AWAKE, LOST, EngineDouble, doors
 
 HOST = HostMemoryRates(
     samples=(
-        Sample(kind="host_memory", source=End("node:0"), destination=End("node:0"), median_gb_per_s=30.0),
+        CopyRate(kind="host_memory", source=End("node:0"), destination=End("node:0"), median_gb_per_s=30.0),
     )
 )
 ALL_PEERS = frozenset(permutations(range(8), 2))
@@ -36,10 +36,10 @@ def number(bandwidth: Bandwidth, **facts: Any) -> float | None:
     found = [
         sample
         for sample in bandwidth.samples
-        if all(getattr(sample, name) == value for name, value in ({"group": None} | facts).items())
+        if all(getattr(sample, name, None) == value for name, value in ({"group": None} | facts).items())
     ]
     assert len(found) == 1, (facts, found)
-    return found[0].median_gb_per_s
+    return found[0].value
 
 
 @pytest.mark.parametrize("groups", [{(0, 1), (2, 3), (4, 5), (6, 7)}, {(3, 5, 6)}])
@@ -146,7 +146,7 @@ def test_gpus_of_which_none_can_be_used_are_reported_with_their_compute_mode() -
         )
     assert "none of the selected GPUs" in refused.value.what
     assert refused.value.hint.count("exclusive_process") == 2
-    assert refused.value.bandwidth.samples == HOST.samples
+    assert refused.value.bandwidth.copies == HOST.samples
 
 
 def test_repeats_of_a_card_in_ramp_up_are_thrown_away_and_counted() -> None:
@@ -163,13 +163,13 @@ def test_repeats_of_a_card_in_ramp_up_are_thrown_away_and_counted() -> None:
     assert sample.conditions[0].pstate == "P0"
     assert sample.conditions[0].memory_mhz == 1200
     assert len(sample.repeats_gb_per_s) >= 3
-    assert sum(len(one.discarded_gb_per_s) for one in found.samples) == 2
+    assert sum(len(one.discarded_gb_per_s) for one in found.copies) == 2
 
 
 def test_cards_are_ramped_up_before_the_first_number_and_it_is_reported() -> None:
     found = run(EngineDouble(gpus=2, ramp_up=7))
     assert any("clock ramp-up before the measurement" in note for note in found.notes)
-    assert all(not sample.discarded_gb_per_s for sample in found.samples)
+    assert all(not sample.discarded_gb_per_s for sample in found.copies)
 
 
 def test_an_interrupt_keeps_what_was_measured() -> None:
@@ -194,7 +194,7 @@ def test_without_cuda_the_host_is_measured_and_the_reason_reported() -> None:
         )
     assert raised.value.exit_code is ExitCode.HARDWARE
     assert raised.value.hint == "install the driver"
-    assert raised.value.bandwidth.samples == HOST.samples
+    assert raised.value.bandwidth.copies == HOST.samples
     assert raised.value.bandwidth.not_measured == (
         NotMeasured(what="all copies of the GPUs", reason="there is no libcuda.so.1"),
     )
@@ -211,7 +211,7 @@ def test_cuda_devices_are_found_by_pci_address_and_hidden_ones_reported() -> Non
 def test_where_cuda_shows_none_of_them_it_is_an_error_with_the_host_numbers() -> None:
     with pytest.raises(NoGpuMeasuredError, match="CUDA shows none") as raised:
         run(EngineDouble(gpus=2), order=[])
-    assert raised.value.bandwidth.samples == HOST.samples
+    assert raised.value.bandwidth.copies == HOST.samples
 
 
 def test_only_the_chosen_gpus_are_measured() -> None:
@@ -287,7 +287,8 @@ def test_a_chosen_size_and_number_of_windows_are_used_for_all_copies_but_latenci
     )
     one_way = [one for one in found.samples if one.kind not in ("latency", "bidirectional")]
     assert {one.bytes for one in one_way} == {1 << 20, 1 << 26}
-    assert {len(one.repeats_gb_per_s or one.repeats_us) for one in found.samples} == {2}
+    assert {len(one.repeats_gb_per_s) for one in found.copies} == {2}
+    assert {len(one.repeats_us) for one in found.samples.of(CopyLatency)} == {2}
 
 
 def test_copies_of_all_gpus_at_once_know_whether_one_goes_back() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, Sample
+from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth
 from gputopo.values.machine import Machine
 from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.build import why_not
@@ -65,11 +65,11 @@ def measured(name: str, kinds: str = ALL, gpus: tuple[int, ...] | None = None, *
     return session(name, kinds, gpus, *words).bandwidth
 
 
-def the(found: Bandwidth, **facts: Any) -> Sample:
+def the(found: Bandwidth, **facts: Any) -> Any:
     (sample,) = [
         one
         for one in found.samples
-        if all(getattr(one, name) == value for name, value in ({"group": None} | facts).items())
+        if all(getattr(one, name, None) == value for name, value in ({"group": None} | facts).items())
     ]
     return sample
 
@@ -131,7 +131,7 @@ def test_cards_in_ramp_up_get_the_numbers_of_full_clocks() -> None:
         local = the(found, kind="d2d_local", source=f"gpu:{gpu}").median_gb_per_s
         assert local == pytest.approx(2 * box.rate("local", gpu) / 1e9, rel=WITHIN)
     said = any("clock ramp-up" in note for note in found.notes)
-    assert said or any(sample.discarded_gb_per_s for sample in found.samples)
+    assert said or any(sample.discarded_gb_per_s for sample in found.copies)
 
 
 def test_eight_gpus_need_less_host_memory_than_promised() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyRate
 from tests.kit.cuda.build import why_not
 from tests.probes.session.test_on_double import machine, session, spec
 
@@ -14,10 +14,10 @@ pytestmark = [
 ]
 
 
-def _host(found: Bandwidth, gpu: int, near: int) -> Sample:
+def _host(found: Bandwidth, gpu: int, near: int) -> CopyRate:
     (one,) = (
         s
-        for s in found.samples
+        for s in found.copies
         if (s.kind, s.destination, s.pinned, s.group) == ("h2d", f"gpu:{gpu}", True, None)
         and s.method == "copy_engine"
         and s.numa_wanted in (None, near)

@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.probes import Copy, CopyJob
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import CopyRate, Samples
 from gputopo.values.ends import End
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
 
@@ -31,7 +31,7 @@ class IdleCard:
         self.readings -= 1
         return AWAKE if self.readings < 0 else AWAKE | self.slower
 
-    def measured(self) -> tuple[Sample, ...]:
+    def measured(self) -> tuple[CopyRate, ...]:
         if self.engine is None:
             self.engine = EngineDouble(gpus=1, rate=lambda copy: 12.0 if self.readings < 0 else 3.0)
         if self.meter is None:
@@ -39,7 +39,7 @@ class IdleCard:
             self.meter = Meter([0], open_sampler=sampler, now=self.engine.clock)
         samples, failures = measure_job(JOB, self.engine, self.meter, Speeds(), Effort(0.008, 5))
         assert failures == []
-        return samples
+        return Samples(samples).of(CopyRate)
 
 
 @pytest.fixture(params=[ASLEEP, {"memory_mhz": 405}, {"pcie_gen": 1}, {"pstate": "P8"}], ids=repr)
@@ -86,5 +86,5 @@ def test_a_copy_within_a_gpu_is_read_and_written_so_its_speed_is_half_of_its_num
     engine, speeds = EngineDouble(gpus=1, rate=lambda copy: 200.0), Speeds()
     with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=engine.clock) as meter:
         ((sample,), _) = measure_job(local, engine, meter, speeds, Effort(0.008, 5))
-    assert sample.median_gb_per_s == pytest.approx(400.0)
+    assert sample.value == pytest.approx(400.0)
     assert speeds.of(local.copies[0]) == pytest.approx(200.0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gputopo.probes import Copy, CopyJob
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
-from gputopo.values.bandwidth import Sample
+from gputopo.values.bandwidth import CopyRate
 from gputopo.values.ends import HOST, End
 from tests.probes.session.double import EngineDouble, SamplerDouble
 
@@ -14,12 +14,13 @@ NOISE = st.floats(0.99, 1.01)
 JOB = CopyJob(kind="h2d", copies=(Copy(kind="h2d", source=HOST, destination=End("gpu:0"), pinned=True),))
 
 
-def measured(values: list[float], effort: Effort) -> Sample:
+def measured(values: list[float], effort: Effort) -> CopyRate:
     """Measure with these rates in the windows that count, in order; the last one stays."""
     rates = [values[0], *values]  # the first window is not counted
     engine = EngineDouble(gpus=1, rate=lambda copy: rates.pop(0) if len(rates) > 1 else rates[0])
     with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, dict), now=engine.clock) as meter:
         ((sample,), _) = measure_job(JOB, engine, meter, Speeds(), effort)
+    assert isinstance(sample, CopyRate)
     return sample
 
 

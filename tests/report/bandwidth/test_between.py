@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gputopo.report import bandwidth_document
 from gputopo.report.document import Section
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, CollectiveRate, CopyRate, Sample, Samples, TransferRate
 from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Machine
 from tests import there
@@ -16,12 +16,14 @@ from tests.report.shown import section_text, sections_of, table_of
 
 
 def parts(samples: tuple[Sample, ...], source: str = "live") -> list[Section]:
-    document = bandwidth_document(Machine(source="test"), Bandwidth(source=source, samples=samples), ())
+    document = bandwidth_document(
+        Machine(source="test"), Bandwidth(source=source, samples=Samples(samples)), ()
+    )
     return [*sections_of(document, "Between hosts"), *sections_of(document, "From host")]
 
 
 def samples(hosts: int) -> tuple[Sample, ...]:
-    return there(machine(dict.fromkeys(rates(Random(1), hosts), 2.0)).bandwidth).samples
+    return tuple(there(machine(dict.fromkeys(rates(Random(1), hosts), 2.0)).bandwidth).samples)
 
 
 def table(part: Section) -> dict[str, list[str]]:
@@ -36,7 +38,9 @@ def test_each_host_has_its_medians_in_natural_order_and_each_pair_its_rate() -> 
 
 
 def test_slow_networks_have_three_digits() -> None:
-    one = Sample(kind="network", source=End("host:a"), destination=End("host:b"), median_gb_per_s=0.01234)
+    one = TransferRate(
+        kind="network", source=End("host:a"), destination=End("host:b"), median_gb_per_s=0.01234
+    )
     assert table(parts((one,))[1])["a"] == ["-", "0.0123"]
 
 
@@ -45,7 +49,7 @@ def test_of_many_hosts_there_is_no_matrix() -> None:
 
 
 def test_what_measured_the_rates_is_named_in_each_table() -> None:
-    rate = Sample(
+    rate = TransferRate(
         kind="network",
         source=End("host:a"),
         destination=End("host:b"),
@@ -65,7 +69,7 @@ def test_a_tool_that_measures_both_directions_at_once_is_shown_as_that() -> None
 
 
 def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first() -> None:
-    one = Sample(
+    one = TransferRate(
         kind="network_bidirectional",
         source=End("host:client"),
         destination=End("host:server"),
@@ -87,7 +91,7 @@ def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first
 
 
 def test_nothing_is_shown_where_no_network_was_measured() -> None:
-    assert parts((Sample(kind="h2d", source=End("host"), destination=End("gpu:0")),)) == []
+    assert parts((CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0")),)) == []
 
 
 MIB = 2**20
@@ -97,13 +101,25 @@ def timed(
     mib: int, bus: float, *, in_place: bool = False, place: str = "gpu:0,1,2,3", ranks: int = 4
 ) -> Sample:
     end = End(place)
-    return Sample(kind="allreduce", source=end, destination=end, bytes=mib * MIB, median_us=mib * 10.0,
-                  median_gb_per_s=bus / 1.5, bus_gb_per_s=bus, algorithm="nccl-tests", ranks=ranks, hosts=1,
-                  in_place=in_place, data_type="float", reduction="sum")  # fmt: skip
+    return CollectiveRate(
+        kind="allreduce",
+        source=end,
+        destination=end,
+        bytes=mib * MIB,
+        median_us=mib * 10.0,
+        median_gb_per_s=bus / 1.5,
+        bus_gb_per_s=bus,
+        algorithm="nccl-tests",
+        ranks=ranks,
+        hosts=1,
+        in_place=in_place,
+        data_type="float",
+        reduction="sum",
+    )
 
 
 def shown(*samples: Sample) -> str:
-    bandwidth = Bandwidth(source="test", samples=samples)
+    bandwidth = Bandwidth(source="test", samples=Samples(samples))
     document = bandwidth_document(Machine(source="test"), bandwidth, (), whole=True)
     return section_text(document, "Collective") + section_text(document, "all-reduce", 100)
 
@@ -119,7 +135,7 @@ def test_only_the_largest_sizes_of_a_sweep_are_shown() -> None:
 
 def test_our_reductions_stand_beside_it() -> None:
     place = End("gpu:0,1,2,3")
-    own = Sample(kind="allreduce", source=place, destination=place, bytes=100 * MIB, algorithm="ring",
+    own = CollectiveRate(kind="allreduce", source=place, destination=place, bytes=100 * MIB, algorithm="ring",
                  model="alexnet", median_us=9.0, median_gb_per_s=30.0, bus_gb_per_s=45.0)  # fmt: skip
     text = shown(timed(64, 80.0), timed(128, 90.0), timed(1024, 100.0), own)
     assert re.search(r"all-reduce +GPU 0-3 +ring", text)
@@ -127,8 +143,18 @@ def test_our_reductions_stand_beside_it() -> None:
 
 
 def test_several_hosts_are_named() -> None:
-    sample = Sample(kind="allgather", source=HOSTS, destination=HOSTS, bytes=MIB, median_us=9.0, ranks=16,
-                    bus_gb_per_s=45.0, algorithm="nccl-tests", hosts=2, in_place=False)  # fmt: skip
+    sample = CollectiveRate(
+        kind="allgather",
+        source=HOSTS,
+        destination=HOSTS,
+        bytes=MIB,
+        median_us=9.0,
+        ranks=16,
+        bus_gb_per_s=45.0,
+        algorithm="nccl-tests",
+        hosts=2,
+        in_place=False,
+    )
     assert re.search(r"all-gather +16 GPUs on 2 hosts", shown(sample))
 
 

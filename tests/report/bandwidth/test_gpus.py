@@ -5,15 +5,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputopo.report import bandwidth_document, document_markdown, document_text
-from gputopo.values.bandwidth import Bandwidth, Conditions, Kind, Method, Run, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    CopyLatency,
+    CopyRate,
+    CopyRateKind,
+    Expectation,
+    Method,
+    Run,
+    Sample,
+    Samples,
+)
 from gputopo.values.ends import End
 from tests.invented_bandwidths import machine_with
 from tests.report.shown import sections_of, table_of
 
 
-def host(kind: Kind, gpu: int, gb_per_s: float, **more: Any) -> Sample:
+def host(kind: CopyRateKind, gpu: int, gb_per_s: float, **more: Any) -> CopyRate:
     source, destination = (f"gpu:{gpu}", "host") if kind == "d2h" else ("host", f"gpu:{gpu}")
-    return Sample(
+    return CopyRate(
         kind=kind,
         source=End(source),
         destination=End(destination),
@@ -25,7 +36,7 @@ def host(kind: Kind, gpu: int, gb_per_s: float, **more: Any) -> Sample:
 
 def columns(*samples: Sample, gpus: int = 2) -> dict[str, tuple[str, ...]]:
     """Return the cells of each column by its head in one line."""
-    bandwidth = Bandwidth(source="test", samples=samples)
+    bandwidth = Bandwidth(source="test", samples=Samples(samples))
     (part,) = sections_of(bandwidth_document(machine_with(gpus), bandwidth, (), whole=True), "GPUs, GB/s")
     _, *found = table_of(part).columns
     return {one.head.replace("\n", " "): one.cells for one in found}
@@ -33,14 +44,17 @@ def columns(*samples: Sample, gpus: int = 2) -> dict[str, tuple[str, ...]]:
 
 def notes(*samples: Sample, gpus: int = 2) -> str:
     text = document_text(
-        bandwidth_document(machine_with(gpus), Bandwidth(source="test", samples=samples), (), whole=True), 300
+        bandwidth_document(
+            machine_with(gpus), Bandwidth(source="test", samples=Samples(samples)), (), whole=True
+        ),
+        300,
     )
     assert "".join(text.split()) != ""
     return text
 
 
 def test_one_gpu_both_directions_is_not_all_at_once() -> None:
-    rates: tuple[tuple[Kind, int, float], ...] = (
+    rates: tuple[tuple[CopyRateKind, int, float], ...] = (
         ("h2d", 0, 45.5),
         ("h2d", 1, 50.5),
         ("d2h", 0, 34.5),
@@ -87,8 +101,10 @@ def test_a_kernel_s_copies_are_never_those_of_the_copy_engine() -> None:
     assert alone == {"kernel from": ("352",)}
 
 
-def latency(us: float, method: Method) -> Sample:
-    return Sample(kind="latency", source=End("host"), destination=End("gpu:0"), method=method, median_us=us)
+def latency(us: float, method: Method) -> CopyLatency:
+    return CopyLatency(
+        kind="latency", source=End("host"), destination=End("gpu:0"), method=method, median_us=us
+    )
 
 
 def test_latencies_of_two_methods_are_two_columns() -> None:
@@ -97,12 +113,12 @@ def test_latencies_of_two_methods_are_two_columns() -> None:
 
 
 def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> None:
-    fast = Sample(
+    fast = CopyRate(
         kind="d2d_local",
         source=End("gpu:0"),
         destination=End("gpu:0"),
         median_gb_per_s=4374.0,
-        expected_gb_per_s=768.0,
+        expectation=Expectation(gb_per_s=768.0),
         invalid="cache",
     )
     assert columns(fast) == {"inside GPU read+write": ("4374?",)}
@@ -110,14 +126,16 @@ def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> Non
     assert "570" not in text
     assert "?: not used, faster than the memory of the GPU: the speed of its cache: d2d_local gpu:0" in text
     assert "4374?" in document_markdown(
-        bandwidth_document(machine_with(1), Bandwidth(source="test", samples=(fast,)), (), whole=True)
+        bandwidth_document(
+            machine_with(1), Bandwidth(source="test", samples=Samples((fast,))), (), whole=True
+        )
     )
     valid = replace(fast, invalid=None, median_gb_per_s=700.0)
     assert columns(fast, valid)["inside GPU read+write"] == ("700 of 768",)
 
 
 def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() -> None:
-    def of(*values: float) -> Sample:
+    def of(*values: float) -> CopyRate:
         runs = tuple(Run(name=f"run {place}", value=value) for place, value in enumerate(values))
         return host("h2d", 0, sorted(values)[0], runs=runs)
 
@@ -128,5 +146,5 @@ def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() 
 
 
 def test_a_gpu_with_an_expectation_has_it_beside_its_number() -> None:
-    known, unknown = host("h2d", 0, 12.0, expected_gb_per_s=12.5), host("h2d", 1, 12.0)
+    known, unknown = host("h2d", 0, 12.0, expectation=Expectation(gb_per_s=12.5)), host("h2d", 1, 12.0)
     assert columns(known, unknown) == {"to GPU": ("12.0 of 12.5", "12.0")}

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gputopo.report import Document, bandwidth_document, document_lines
 from gputopo.report.document import Section
-from gputopo.values.bandwidth import Bandwidth, Method, Path, Sample
+from gputopo.values.bandwidth import Bandwidth, CopyLatency, CopyRate, Method, Path, Sample, Samples
 from gputopo.values.ends import End
 from tests import there
 from tests.invented_bandwidths import machine_with, pair
@@ -17,7 +17,7 @@ from tests.report.shown import cells_of, sections_of, table_of
 
 def section_of(title: str, *samples: Sample, gpus: int = 4) -> Section | None:
     """The section of the whole report whose title begins with these words."""
-    bandwidth = Bandwidth(source="test", samples=samples)
+    bandwidth = Bandwidth(source="test", samples=Samples(samples))
     document = bandwidth_document(machine_with(gpus), bandwidth, (), whole=True)
     return next(iter(sections_of(document, title)), None)
 
@@ -59,7 +59,7 @@ def test_the_only_path_that_was_measured_is_marked_if_it_is_the_host_s() -> None
 
 
 def test_the_host_has_a_row_and_a_column_where_copies_with_it_were_measured() -> None:
-    up = Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=10.0)
+    up = CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=10.0)
     part = heat(pair(0, 1, 20.0), up)
     assert cell(part, "host", "GPU0").strip() == "▓10.0"
     assert cell(part, "GPU0", "host") == "-"
@@ -68,7 +68,7 @@ def test_the_host_has_a_row_and_a_column_where_copies_with_it_were_measured() ->
 
 def test_without_two_gpus_there_is_no_map() -> None:
     assert (
-        heat(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=10.0)) is None
+        heat(CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=10.0)) is None
     )
     assert heat() is None
 
@@ -88,8 +88,8 @@ def ranges(*samples: Sample) -> dict[str, dict[str, str]]:
     return rows(section_of("Between GPUs, GB/s", *samples))
 
 
-def latency(us: float, method: Method | None, path: Path = "direct") -> Sample:
-    return Sample(
+def latency(us: float, method: Method | None, path: Path = "direct") -> CopyLatency:
+    return CopyLatency(
         kind="latency", source=End("gpu:0"), destination=End("gpu:1"), path=path, method=method, median_us=us
     )
 
@@ -123,8 +123,8 @@ def test_a_pair_that_is_not_used_does_not_make_the_range() -> None:
     assert ranges(odd)["direct"]["fastest"] == "900?"
 
 
-def fan(source: str, destination: str, speed: float, group: str, **more: Any) -> Sample:
-    return Sample(
+def fan(source: str, destination: str, speed: float, group: str, **more: Any) -> CopyRate:
+    return CopyRate(
         kind="p2p_direct",
         source=End(source),
         destination=End(destination),

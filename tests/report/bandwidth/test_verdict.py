@@ -10,7 +10,7 @@ from gputopo.captures import load, read_text
 from gputopo.copies import with_expectations
 from gputopo.findings import fails, find_bandwidth
 from gputopo.report import bandwidth_document, document_markdown, document_text
-from gputopo.values.bandwidth import Kind, Sample
+from gputopo.values.bandwidth import CopyRate, CopyRateKind, Expectation
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
@@ -175,8 +175,8 @@ def test_each_low_rate_is_below_its_own_limit_in_the_document(case: str) -> None
     machine, _ = judged(LOW[case][0])
     low = [
         one
-        for one in there(machine.bandwidth).samples
-        if one.expected_gb_per_s and there(one.median_gb_per_s) < there(one.expected_low_gb_per_s)
+        for one in there(machine.bandwidth).copies
+        if one.expectation.gb_per_s and there(one.median_gb_per_s) < there(one.expectation.low_gb_per_s)
     ]
     assert low
 
@@ -281,20 +281,19 @@ def test_a_machine_of_narrow_links_is_as_expected_and_the_links_stand_next_to_it
 
 def test_a_rate_stands_next_to_the_expectation_of_its_own_direction() -> None:
     found, _ = judged(with_host(R4090, 13.2, 12.9, 918.0))
-    (to_gpu, from_gpu, _) = there(found.bandwidth).samples
+    (to_gpu, from_gpu, _) = there(found.bandwidth).copies
     assert (
-        f"{there(from_gpu.median_gb_per_s):.1f} of {there(from_gpu.expected_gb_per_s):.1f}" == "12.9 of 26.8"
+        f"{there(from_gpu.median_gb_per_s):.1f} of {there(from_gpu.expectation.gb_per_s):.1f}"
+        == "12.9 of 26.8"
     )
-    assert to_gpu.expected_gb_per_s != from_gpu.expected_gb_per_s
+    assert to_gpu.expectation.gb_per_s != from_gpu.expectation.gb_per_s
     assert "12.9 of 26.8" in first_line(found)
 
 
 def test_an_upper_bound_of_collective_operations_is_no_expectation() -> None:
     limit = replace(
         timed(3.0, kind="allreduce", ranks=2),
-        expected_gb_per_s=12.3,
-        expected_low_gb_per_s=1.8,
-        expected_source="derived: at most the slowest PCIe link",
+        expectation=Expectation("derived: at most the slowest PCIe link", 12.3, 1.8),
     )
     machine = between("NVIDIA Tomorrow", 2, {DIRECT: alike(22.0)})
     machine = replace(machine, bandwidth=replace(there(machine.bandwidth), samples=(limit,)))
@@ -326,17 +325,17 @@ def test_rates_while_the_other_direction_is_used_are_on_the_first_screen() -> No
 
 
 @pytest.mark.parametrize("kind", ["p2p_direct", "p2p_staged", "bidirectional", "d2d_local", "h2d"])
-def test_a_saved_expectation_without_a_limit_reassures_of_nothing_far_below_it(kind: Kind) -> None:
+def test_a_saved_expectation_without_a_limit_reassures_of_nothing_far_below_it(kind: CopyRateKind) -> None:
     ends = ("host", "gpu:0") if kind == "h2d" else ("gpu:0", "gpu:0" if kind == "d2d_local" else "gpu:1")
     machine = between("NVIDIA Tomorrow", 2, {DIRECT: alike(22.0)})
     for share, says in ((0.69, "0 of 1 rate as expected, 1 lower."), (0.71, "As expected.")):
-        saved = Sample(
+        saved = CopyRate(
             kind=kind,
             source=End(ends[0]),
             destination=End(ends[1]),
             path="direct" if kind == "bidirectional" else None,
             median_gb_per_s=share * 20.0,
-            expected_gb_per_s=20.0,
+            expectation=Expectation(gb_per_s=20.0),
         )
         found = replace(machine, bandwidth=replace(there(machine.bandwidth), samples=(saved,)))
         text = document_text(bandwidth_document(found, there(found.bandwidth), ()), 80)

@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import bandwidth_document, document_markdown, document_text
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Method, NotMeasured, Sample
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    CollectiveRate,
+    Conditions,
+    CopyLatency,
+    CopyRate,
+    Expectation,
+    Failure,
+    Method,
+    NotMeasured,
+    Sample,
+    Samples,
+    TransferRate,
+)
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import LineCounts, Machine
@@ -96,23 +109,31 @@ def cells(text: str) -> dict[tuple[str, str], str]:
 
 
 def only(*samples: Sample, **more: Any) -> Bandwidth:
-    return Bandwidth(source="test", samples=samples, **more)
+    return Bandwidth(source="test", samples=Samples(samples), **more)
 
 
 def with_host(gpu: int, gb_per_s: float, **more: Any) -> Sample:
-    return Sample(
+    return CopyRate(
         kind="h2d", source=End("host"), destination=End.of_gpus(gpu), median_gb_per_s=gb_per_s, **more
     )
 
 
 def reduced(method: str, us: float) -> Sample:
-    return Sample(kind="allreduce", source=End("gpu:0,1"), destination=End("gpu:0,1"), algorithm=method,
-                  model="alexnet", bytes=250_000_000, median_us=us, median_gb_per_s=250_000 / us,
-                  bus_gb_per_s=250_000 / us)  # fmt: skip
+    return CollectiveRate(
+        kind="allreduce",
+        source=End("gpu:0,1"),
+        destination=End("gpu:0,1"),
+        algorithm=method,
+        model="alexnet",
+        bytes=250_000_000,
+        median_us=us,
+        median_gb_per_s=250_000 / us,
+        bus_gb_per_s=250_000 / us,
+    )
 
 
 def latency(a: int, b: int, us: float, method: Method | None = None) -> Sample:
-    return Sample(
+    return CopyLatency(
         kind="latency",
         source=End.of_gpus(a),
         destination=End.of_gpus(b),
@@ -210,19 +231,18 @@ LOST = msgspec.structs.replace(
 )  # fmt: skip
 
 
-ALL_REDUCE = Sample(
+ALL_REDUCE = CollectiveRate(
     kind="allreduce",
     source=End("gpus:0-7"),
     destination=End("gpus:0-7"),
     median_gb_per_s=134.4,
     bus_gb_per_s=235.3,
-    expected_gb_per_s=235.0,
-    expected_low_gb_per_s=228.0,
+    expectation=Expectation(gb_per_s=235.0, low_gb_per_s=228.0),
 )
 
 
 def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
-    alike = (with_host(gpu, 12.0, expected_gb_per_s=expected) for gpu in (0, gpus - 1))
+    alike = (with_host(gpu, 12.0, expectation=Expectation(gb_per_s=expected)) for gpu in (0, gpus - 1))
     return only(*alike, *more)
 
 
@@ -233,7 +253,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
         (judged(24.6), (), "0 of 2 rates as expected, 2 lower."),
         (only(ALL_REDUCE), (), "As expected."),
         (
-            judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expected_gb_per_s=None)),
+            judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expectation=Expectation())),
             (),
             "1 not judged: no reference data",
         ),
@@ -250,10 +270,15 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
         (
             Bandwidth(
                 source="live",
-                samples=(
-                    Sample(
-                        kind="network", source=End("host:a"), destination=End("host:b"), median_gb_per_s=1.0
-                    ),
+                samples=Samples(
+                    (
+                        TransferRate(
+                            kind="network",
+                            source=End("host:a"),
+                            destination=End("host:b"),
+                            median_gb_per_s=1.0,
+                        ),
+                    )
                 ),
             ),
             (),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gputopo.launch import measure_reduction
+from gputopo.values.bandwidth import CollectiveRate
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.run.all_reduce import parse
 from tests.launch.forks import run_program
@@ -130,7 +131,7 @@ def test_the_real_worker_is_measured_on_cpu_devices() -> None:
     nothing = Machine(source="live", driver=Driver(status="no_device"))
     times = measure_reduction(nothing, "trivial", "ring", None)
     assert times.not_measured == ()
-    (sample,) = times.samples
+    (sample,) = times.samples.of(CollectiveRate)
     assert (sample.algorithm, sample.source) == ("ring", "cpu:0,1")
     assert (sample.bytes, sample.model) == (TRIVIAL_BYTES, "trivial")
     assert sample.bus_gb_per_s == sample.median_gb_per_s
