@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.prediction import GradientBlock, ModelCosts, Paths, Placement, StepPredictor, require_program
-from gputopo.values.run.all_reduce import NAMES, options_of, parse
+from gputopo.values.run.all_reduce import NAMES
+from gputopo.values.run.spec import Exchange
 from gputopo.workload import MIN_CHUNK
 from tests.prediction.invented import REDUCTIONS, models, through
 
@@ -32,10 +33,9 @@ def _graph(name: str, towers: int) -> tuple[dict[tuple[int, int], float], int]:
     """Return the share of all bytes that each device sends to each other one, and the additions."""
     import tensorflow as tf
 
-    from gputopo.launch.train.placement.methods import ALGORITHMS
+    from gputopo.launch.train.placement import reducer_of
 
     devices = [f"/GPU:{tower}" for tower in range(towers)]
-    algorithm, options = options_of(parse(name), ())
     with tf.Graph().as_default() as graph:
         gradients = []
         for size in SIZES:
@@ -44,7 +44,7 @@ def _graph(name: str, towers: int) -> tuple[dict[tuple[int, int], float], int]:
                 with tf.device(device):
                     row.append(tf.compat.v1.placeholder(tf.float32, (size,)))
             gradients.append(row)
-        ALGORITHMS[algorithm](devices, **options)(gradients)
+        reducer_of(name, devices, Exchange())(gradients)
     sent: Counter[tuple[int, int]] = Counter()
     seen = set()
     additions = 0
