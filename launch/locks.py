@@ -20,7 +20,7 @@ def locked_outputs(lifecycle: Lifecycle) -> Iterator[None]:
     The folders themselves are locked. On disks that cannot lock folders (NFS), no lock is taken. Raises
     InputError for a folder that another run writes to, and DiskError for a folder that cannot be written.
     """
-    from gputopo.launch.train import require_writable
+    from gputopo.launch.train.lifecycle.folders import require_writable
 
     named = {"--checkpoints": lifecycle.checkpoints, "--export": lifecycle.export}
     ours: set[Path] = set()  # both options may have the same folder

@@ -120,11 +120,6 @@ def _part(batch: Any, name: str) -> Any:
     raise ValueError(f"it has no {name}")
 
 
-def bad_records(labels: Bytes, *, classes: int = CLASSES) -> list[int]:
-    """Return the numbers of the records whose label is not in 0 to 9."""
-    return [int(number) for number in np.flatnonzero(labels >= classes)]
-
-
 def bad_label(label: int) -> str:
     """Describe a label that is out of range."""
     return f"its label {label} is not between 0 and {CLASSES - 1}"

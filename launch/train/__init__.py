@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gputopo.launch.train.op_errors import gpu_remedy as gpu_remedy
     from gputopo.launch.train.op_errors import unreachable_rank as unreachable_rank
     from gputopo.launch.train.placement.algorithms import WrongSumError as WrongSumError
+    from gputopo.launch.train.placement.devices import joined as joined
     from gputopo.launch.train.placement.devices import require_device as require_device
     from gputopo.launch.train.placement.devices import set_up_devices as set_up_devices
     from gputopo.launch.train.placement.methods import tested_reducer as tested_reducer
@@ -46,6 +47,7 @@ _MODULES = {
     "first_line": "op_errors",
     "gpu_remedy": "op_errors",
     "host_exchanges": "host_clocks",
+    "joined": "placement.devices",
     "require_device": "placement.devices",
     "require_files": "lifecycle.checkpoint_files",
     "require_writable": "lifecycle.folders",

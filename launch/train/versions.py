@@ -61,12 +61,12 @@ def _onednn() -> dict[str, str]:
     return {} if value is None else {"onednn": "on" if value.lower() in ("1", "true") else "off"}
 
 
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """Return the CPU flags that oneDNN may use, or an empty set if they are not known."""
     if _onednn().get("onednn") == "off":
         return frozenset()
     try:
-        lines = cpuinfo.read_text(errors="replace").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return frozenset()
     return frozenset(next((line for line in lines if line.startswith("flags")), "").split())

@@ -16,12 +16,9 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-import gputopo.cli.run.command
-import gputopo.cli.run.training
-import gputopo.probes.run_watch  # noqa: F401 (what else a launcher has loaded)
-from gputopo.launch.supervise.event_lines import EventLines
-from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.run_folder import EventLog
+from gputopo.cli import options_of_command
+from gputopo.launch.supervise import EventLines, EventLog, Record
+from gputopo.probes import RunWatch  # noqa: F401 (what else a launcher has loaded)
 from gputopo.report import Progress
 from gputopo.runs import summarise
 from gputopo.values.run.events import GpuSample, HostLoad, RunStarted, Sample, Step, encode_line, read_events
@@ -37,6 +34,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=300_000)
     parser.add_argument("--devices", type=int, default=2)
     arguments = parser.parse_args()
+    options_of_command("run")  # loads what else a launcher has loaded
     devices = gpu_devices(arguments.devices)
     kinds = InventedRun(arguments.devices, noise=Noise(own=0.01)).steps(KINDS)
     started = next(event for event in stream(devices, []) if isinstance(event, RunStarted))

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from gputopo.launch.supervise.sampling import sampled
+from gputopo.launch.supervise import sampled
 from gputopo.probes import RunWatch
 from gputopo.values.run.bounded import RECENT_STEPS
 from tests.kit.nvml import FakeNvml, installed

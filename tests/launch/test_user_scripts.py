@@ -44,19 +44,6 @@ def compiled():
     return model
 """
 
-FIT_TWICE_UNDER_TWO_STRATEGIES = """
-def train():
-    strategy = gputopo.launch.strategy(compiled)
-    saved = sorted(os.listdir(folder))
-    with strategy.scope():
-        model = keras.models.load_model(f"{folder}/{saved[-1]}") if saved else compiled()
-    keep = keras.callbacks.ModelCheckpoint(folder + "/{epoch}.keras")
-    model.fit(data(), epochs=1, callbacks=[keep], verbose=0)
-    return strategy.num_replicas_in_sync, int(model.optimizer.iterations.numpy())
-
-print(train(), train())
-"""
-
 FIT_OF_A_DATA_SET_MADE_BEFORE = """
 examples = data().cache().shuffle(12)
 strategy = gputopo.launch.strategy(compiled)
@@ -69,7 +56,9 @@ model.load_weights(folder + "/2.weights.h5")
 print(strategy.num_replicas_in_sync, len(model.evaluate(examples, verbose=0)))
 """
 
-_LOOP = """
+LOOP_IN_A_FUNCTION = """
+strategy = gputopo.launch.strategy(num_gpus=2)
+batches = strategy.experimental_distribute_dataset(data())
 with strategy.scope():
     each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
     accuracy = keras.metrics.SparseCategoricalAccuracy()
@@ -92,12 +81,7 @@ def train_epoch(batches):
         of_replicas = strategy.run(train_step, args=(batch,))
         total += strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
     return total
-"""
 
-LOOP_IN_A_FUNCTION = f"""
-strategy = gputopo.launch.strategy(num_gpus=2)
-batches = strategy.experimental_distribute_dataset(data())
-{_LOOP}
 print(strategy.num_replicas_in_sync, float(train_epoch(batches)) > 0, optimizer.iterations.numpy())
 """
 
@@ -105,7 +89,6 @@ print(strategy.num_replicas_in_sync, float(train_epoch(batches)) > 0, optimizer.
 @pytest.mark.parametrize(
     ("script", "printed"),
     [
-        pytest.param(FIT_TWICE_UNDER_TWO_STRATEGIES, "(2, 3) (2, 6)", id="fit under two strategies"),
         pytest.param(FIT_OF_A_DATA_SET_MADE_BEFORE, "1 2", id="fit of a data set made before"),
         pytest.param(LOOP_IN_A_FUNCTION, "2 True 3", id="loop in a function"),
     ],
@@ -116,35 +99,24 @@ def test_a_script_in_the_shape_of_a_guide_trains(script: str, printed: str, tmp_
     done = run_program("-c", "import runpy, sys; runpy.run_path(sys.argv[1])", str(file))
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == [printed]
-    one_device, several = ["OneDeviceStrategy", "why:"], ["MirroredStrategy", "why:", "on", "on"]
+    several = ["MirroredStrategy", "why:", "on", "on"]
     assert [line.split()[1] for line in done.stderr.splitlines() if line.startswith("gputopo: ")] == (
-        one_device if printed.startswith("1") else several * (2 if "(2, 6)" in printed else 1)
+        ["OneDeviceStrategy", "why:"] if printed.startswith("1") else several
     )
 
 
 FAILS = """
 strategy = gputopo.launch.strategy(num_gpus=2)
 with strategy.scope():
-    model = build()
-    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps={steps})
-    model.compile(optimizer, entropy, jit_compile={jit})
-fitted = model.fit(images[:{examples}], labels[:{examples}], batch_size=4, epochs=2, verbose=0)
+    model = compiled()
+fitted = model.fit(images[:9], labels[:9], batch_size=4, epochs=2, verbose=0)
 print([bool(np.isfinite(loss)) for loss in fitted.history["loss"]])
 """
 
 
-@pytest.mark.parametrize(
-    ("steps", "jit", "examples", "warning"),
-    [
-        (2, False, 12, "fails with jit_compile or gradient_accumulation_steps"),
-        (None, False, 9, "fit fails on fewer examples than devices, or its loss is NaN"),
-    ],
-)
-def test_what_breaks_under_the_strategy_is_what_the_scope_warns_of(
-    steps: int | None, jit: bool, examples: int, warning: str, tmp_path: Path
-) -> None:
+def test_what_breaks_under_the_strategy_is_what_the_scope_warns_of(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
-    file.write_text(_BEGIN + FAILS.format(steps=steps, jit=jit, examples=examples))
+    file.write_text(_BEGIN + FAILS)
     done = run_program("-c", "import runpy, sys; runpy.run_path(sys.argv[1])", str(file))
-    assert warning in done.stderr
+    assert "fit fails on fewer examples than devices, or its loss is NaN" in done.stderr
     assert done.returncode != 0 or "False" in done.stdout

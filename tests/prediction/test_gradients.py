@@ -44,7 +44,7 @@ def _graph(name: str, towers: int) -> tuple[dict[tuple[int, int], float], int]:
                 with tf.device(device):
                     row.append(tf.compat.v1.placeholder(tf.float32, (size,)))
             gradients.append(row)
-        reducer_of(name, devices, Exchange(small_bytes=0))(gradients)
+        reducer_of(name, devices, Exchange())(gradients)
     sent: Counter[tuple[int, int]] = Counter()
     seen = set()
     additions = 0

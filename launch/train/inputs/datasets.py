@@ -92,7 +92,7 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
             ) from error
         if file.damage is not None:
             bad.note(path, len(file.labels), file.damage)
-        wrong = cifar_files.bad_records(file.labels)
+        wrong = np.flatnonzero(file.labels >= cifar_files.CLASSES).tolist()
         for number in wrong:
             bad.note(path, number, cifar_files.bad_label(file.labels[number]))
         good = np.delete(np.arange(len(file.labels)), wrong)

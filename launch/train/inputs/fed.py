@@ -10,14 +10,11 @@ import tensorflow as tf
 
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, Tensor, own_rows
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.values.errors import InputError
 from gputopo.values.run.spec import RunSpec
 
 Batch = Sequence[Any]  # images and labels of tower 0, of tower 1, ...: arrays or tensors
 THREAD_NAME = "gputopo-input"
 _PER_TOWER = 2  # images and labels
-# Exceptions that Python code may raise for bad data. Any other is a bug in gputopo, or memory is exhausted.
-FAILURES = (OSError, ValueError, ArithmeticError, LookupError)
 
 
 class Maker:
@@ -180,14 +177,7 @@ class FedSource(InputSource):
     def feed(self, number: int) -> Sequence[Tensor]:
         """Return the batch of a step as tensors."""
         began = time.perf_counter()
-        try:
-            batch = self._batches.take(number)
-        except FAILURES as error:
-            raise InputError(
-                f"the batch of step {number} cannot be made: {type(error).__name__}: {error}",
-                "see worker.log in the run folder",
-            ) from error
-        fed = on_host(batch)
+        fed = on_host(self._batches.take(number))
         self.waited_s = time.perf_counter() - began
         return fed
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gputopo.launch.train.lifecycle.checkpoint_files import CheckpointHeader as CheckpointHeader
     from gputopo.launch.train.lifecycle.checkpoint_files import newest_checkpoint as newest_checkpoint
     from gputopo.launch.train.lifecycle.checkpoint_files import prune_checkpoints as prune_checkpoints
-    from gputopo.launch.train.lifecycle.checkpoint_files import require_files as require_files
     from gputopo.launch.train.lifecycle.checkpoint_files import write_checkpoint as write_checkpoint
     from gputopo.launch.train.lifecycle.evaluating import ForwardStep as ForwardStep
     from gputopo.launch.train.lifecycle.evaluating import evaluate as evaluate
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from gputopo.launch.train.lifecycle.evaluating import pass_forward as pass_forward
     from gputopo.launch.train.lifecycle.folders import DiskError as DiskError
     from gputopo.launch.train.lifecycle.folders import FolderError as FolderError
-    from gputopo.launch.train.lifecycle.folders import require_writable as require_writable
 
 _MODULES = {
     "CheckpointHeader": "checkpoint_files",
@@ -32,8 +30,6 @@ _MODULES = {
     "newest_checkpoint": "checkpoint_files",
     "pass_forward": "evaluating",
     "prune_checkpoints": "checkpoint_files",
-    "require_files": "checkpoint_files",
-    "require_writable": "folders",
     "write_checkpoint": "checkpoint_files",
 }
 __all__ = [*_MODULES]

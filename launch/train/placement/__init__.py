@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from gputopo.launch.train.placement.checking import check_ops as check_ops
     from gputopo.launch.train.placement.checking import check_variables as check_variables
     from gputopo.launch.train.placement.checking import count_tower_ops as count_tower_ops
-    from gputopo.launch.train.placement.devices import joined as joined
     from gputopo.launch.train.placement.devices import server_config as server_config
-    from gputopo.launch.train.placement.devices import set_up_devices as set_up_devices
     from gputopo.launch.train.placement.devices import settings as settings
     from gputopo.launch.train.placement.methods import reducer_of as reducer_of
-    from gputopo.launch.train.placement.methods import tested_reducer as tested_reducer
     from gputopo.launch.train.placement.partitioning import chunk_sizes as chunk_sizes
     from gputopo.launch.train.placement.partitioning import halves as halves
     from gputopo.launch.train.placement.partitioning import leaders_of as leaders_of
@@ -35,7 +32,6 @@ _MODULES = {
     "chunk_sizes": "partitioning",
     "count_tower_ops": "checking",
     "halves": "partitioning",
-    "joined": "devices",
     "largest_difference": "variables",
     "leaders_of": "partitioning",
     "owners_of": "partitioning",
@@ -45,11 +41,9 @@ _MODULES = {
     "require_kernels": "trial_step",
     "self_test": "algorithms",
     "server_config": "devices",
-    "set_up_devices": "devices",
     "settings": "devices",
     "small_runs": "partitioning",
     "starts_of": "partitioning",
-    "tested_reducer": "methods",
 }
 __all__ = [*_MODULES]
 __getattr__ = exports(__name__, _MODULES)

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from gputopo.launch.data import DataRequest, make_data
-from gputopo.launch.device_names import device_name
 from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle import newest_checkpoint
 from gputopo.values.run.events import (
@@ -27,7 +26,7 @@ from gputopo.values.run.events import (
     Step,
 )
 from gputopo.values.run.spec import Data, Lifecycle, Optimization, Precision, RunSpec
-from tests.launch.train.hosts import spec_of, working
+from tests.launch.train.hosts import cpu, spec_of, working
 from tests.launch.train.trained import USER
 from tests.launch.train.worker_process import run_worker, watched
 
@@ -43,7 +42,7 @@ SHORT = Precision(compute="fp16", auto_loss_scale=True, loss_scale=2.0**19)
 
 def of_one_process(spec: RunSpec, **fields: Any) -> RunSpec:
     """Return the same training by our own towers on as many devices of one host."""
-    devices = tuple(Device(tower=tower, device=device_name("CPU", tower)) for tower in range(2))
+    devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(2))
     alone: dict[str, Any] = {"rank": None, "strategy": None, "servers": (), "all_reduce": "copy"}
     return msgspec.structs.replace(spec, devices=devices, **alone, **fields)
 
@@ -120,7 +119,7 @@ def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: list[Event
         "by CollectiveReduceV2 (ring), in gputopo's training loop."
     ) in built.says
     (placed,) = (event for event in ran if isinstance(event, PlacementChecked))
-    assert list(placed.variables) == list(placed.ops) == [device_name("CPU", 0, 0)]
+    assert list(placed.variables) == list(placed.ops) == [cpu(0)]
 
 
 def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on_and_what_they_evaluate(

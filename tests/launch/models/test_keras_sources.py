@@ -71,14 +71,13 @@ LISTED = """
 import keras
 from gputopo.launch.models import require_code
 from gputopo.values.errors import UsageError
-known = []
-for name, found in vars(keras.applications).items():
-    try:
-        require_code(f"keras:{name}")
-    except UsageError:
-        continue
-    known.append(name)
-print(sorted(known) == sorted(name for name, found in vars(keras.applications).items() if callable(found)))
+named = [name for name in vars(keras.applications) if name[:1].isupper()]
+for name in named:
+    require_code(f"keras:{name}")
+try:
+    require_code("keras:zzz")
+except UsageError as error:
+    print(error.hint == f"there are: {', '.join(sorted(named))}")
 """
 
 

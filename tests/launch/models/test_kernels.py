@@ -75,7 +75,8 @@ FIRST_STEP = """
 import json, sys
 import tensorflow as tf
 from gputopo.values.errors import GputopoError
-from gputopo.launch.train.placement import require_kernels, set_up_devices
+from gputopo.launch.train import set_up_devices
+from gputopo.launch.train.placement import require_kernels
 from gputopo.values.run.spec import Precision
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec

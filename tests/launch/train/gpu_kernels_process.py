@@ -66,12 +66,12 @@ def spec(update: str = "parameter_server", **fields: Any) -> RunSpec:
     return RunSpec(**{**given, **fields})
 
 
-def core() -> _Found:
-    """Placements on two towers, both layouts, a forward pass; and variables. The others are in `numerics`."""
+def core(folder: Path) -> _Found:
+    """Placements on two towers, layouts, sources, a forward pass; and variables. Others: `numerics`."""
     packed = Exchange(relaxed=True, repacking=2, small_bytes=4096, transfer="fp16")
     specs = [
-        spec("parameter_server", data_format="NCHW"),
-        spec(exchange=Exchange(staged=True, ps_spread=True)),
+        spec("parameter_server", data_format="NCHW", data=Data(folder=str(folders.coloured(folder)))),
+        spec(exchange=Exchange(staged=True, ps_spread=True), data=Data(source="cpu")),
         spec(exchange=Exchange(asynchronous=True)),
         spec("replicated", model="lenet", exchange=packed, all_reduce="ring#2"),
     ]
@@ -157,21 +157,9 @@ def trainers() -> _Found:
     return found
 
 
-def reading(folder: Path) -> _Found:
-    """What reading puts on a tower: images are transposed there."""
-    found = _Found()
-    sources = (Data(folder=str(folders.coloured(folder))), Data(source="cpu"))
-    for data in sources:
-        found.look(
-            str(data.source),
-            stepper_of(tiny(), spec(devices=ONE, data_format="NCHW", data=data)).graph_nodes(),
-        )
-    return found
-
-
 if __name__ == "__main__":
     set_up_devices(spec())
-    parts = {part.__name__: asdict(part()) for part in (core, numerics, trainers)}
+    parts = {part.__name__: asdict(part()) for part in (numerics, trainers)}
     with tempfile.TemporaryDirectory() as folder:
-        parts["reading"] = asdict(reading(Path(folder)))
+        parts["core"] = asdict(core(Path(folder)))
     json.dump({"gpu_build": is_gpu_build(), "marks": marks(), **parts}, sys.stdout)

@@ -39,7 +39,7 @@ MODELS: dict[str, Any] = {
 
 def main(cases_file: str, out: str) -> None:
     reported = json.loads(Path(cases_file).read_text())
-    from gputopo.launch.train.placement import joined, set_up_devices
+    from gputopo.launch.train import joined, set_up_devices
 
     whole = msgspec.convert(reported["all"], RunSpec) if "all" in reported else None
     cases = {name: _case(reported, whole, fields) for name, fields in reported["cases"].items()}
@@ -70,11 +70,11 @@ def _case(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any
 @functools.cache
 def _first(name: str, seed: int, device: Device, servers: tuple[Server, ...]) -> list[Any]:
     """Return the first weights of a model, created on a device."""
-    from gputopo.launch.train import stepper_of
+    from gputopo.launch.train.placement import place
 
     fields: dict[str, Any] = {"model": name, "seed": seed, "batch_size": 1, "ps_device": device.device}
     spec = RunSpec(backend="cpu", devices=(device,), servers=servers, **fields)
-    return [variable.numpy() for variable in stepper_of(_model(name), spec).placement.places[0]]
+    return [variable.numpy() for variable in place(_model(name), spec).places[0]]
 
 
 def _model(name: str) -> Any:

@@ -1,14 +1,12 @@
 """Take steps with any trainer in its own process: `python -m tests.launch.train.steps_process CASES OUT`.
 
-CASES is JSON: {"towers": 2, "cases": {name: {fields of RunSpec}}}; besides, a case may have `steps` (else 4),
-`overflow`: {"tower": 1, "steps": [2]}, and `losses_only`. Models: as in `_model`. OUT gets NAME.npz, and
+CASES is JSON: {"towers": 2, "cases": {name: {fields of RunSpec}}}; besides, a case may have `steps` (else 4)
+and `overflow`: {"tower": 1, "steps": [2]}. Models: as in `_model`. OUT gets NAME.npz, and
 `found.json`: what `_run` returns, or {name: {error, hint, exit}}.
 """
 
 import json
-import re
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +19,6 @@ from gputopo.values.errors import GputopoError
 from gputopo.values.run.spec import RunSpec
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.small_model import SmallModel
-
-_TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
 
 
 def main(cases_file: str, out: str) -> None:
@@ -41,9 +37,7 @@ def main(cases_file: str, out: str) -> None:
 
 
 def _case(towers: int, fields: dict[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
-    more: dict[str, Any] = {
-        key: fields.pop(key) for key in ("steps", "overflow", "losses_only") if key in fields
-    }
+    more: dict[str, Any] = {key: fields.pop(key) for key in ("steps", "overflow") if key in fields}
     given: dict[str, Any] = {
         "devices": [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(towers)],
         "backend": "cpu",
@@ -108,7 +102,6 @@ def _run(
     *,
     steps: int = 4,
     overflow: dict[str, Any] | None = None,
-    losses_only: bool = False,
 ) -> dict[str, Any]:
     from gputopo.launch.models import Stream, TowerRows
     from gputopo.launch.train import stepper_of
@@ -122,20 +115,18 @@ def _run(
     assert counts is not None
     outcomes = [outcome, *(stepper(number) for number in range(1, steps))]
     arrays: dict[str, Any] = {"losses": np.array([one.losses for one in outcomes])}  # [steps, towers]
-    if not losses_only:  # the weights of real models are large files
-        rows = TowerRows(0, spec.joint_batch, Stream(spec.seed, 0))
-        images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
-        arrays |= {"marks": np.array([one.marks for one in outcomes])}
-        arrays |= {"images": images.numpy(), "labels": labels.numpy()}
-        arrays |= {f"first{number}": array for number, array in enumerate(first)}
-        arrays |= _last(stepper)
+    rows = TowerRows(0, spec.joint_batch, Stream(spec.seed, 0))
+    images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
+    arrays |= {"marks": np.array([one.marks for one in outcomes])}
+    arrays |= {"images": images.numpy(), "labels": labels.numpy()}
+    arrays |= {f"first{number}": array for number, array in enumerate(first)}
+    arrays |= _last(stepper)
     report = stepper.scale.report()
     np.savez(file, **arrays)
     return {
         "variables": stepper.check_variables(),
         "ops": stepper.check_ops(counts),
         "says": stepper.says,
-        "nodes": _nodes(stepper),
         "types": sorted({node.op for node in stepper.graph_nodes()}),
         "scale": None if report is None else dict(zip(("scales", "skipped"), report, strict=True)),
     }
@@ -153,18 +144,6 @@ def _last(stepper: Any) -> dict[str, Any]:
     for place, variables in enumerate(placement.states):
         found |= {f"state{place}_{number}": variable.numpy() for number, variable in enumerate(variables)}
     return found
-
-
-def _nodes(stepper: Any) -> dict[str, dict[str, dict[str, int]]]:
-    """Count matrix products as built, before any rewriting: {tower: {pass: {device: number}}}."""
-    found: dict[str, dict[str, Counter[str]]] = {}
-    for node in stepper.graph_nodes():
-        tower = _TOWER.search(node.name)
-        if tower and node.op in ("MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropFilter"):
-            back = "gradient" in node.name or node.op.endswith("Filter")
-            of_tower = found.setdefault(tower[1], {"forward": Counter(), "backward": Counter()})
-            of_tower["backward" if back else "forward"][node.device.rpartition("device:")[2]] += 1
-    return {tower: {key: dict(counts) for key, counts in one.items()} for tower, one in found.items()}
 
 
 if __name__ == "__main__":

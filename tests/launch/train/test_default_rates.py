@@ -23,7 +23,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
         cases[name] = {
             "model": name,
             "steps": 3,
-            "losses_only": True,
             "batch_size": BATCH,
             "learning_rate": known_architectures()[name].learning_rate,
             "variable_update": "parameter_server",

@@ -53,8 +53,3 @@ def test_every_op_of_keras_models_methods_and_strategies_can_run_on_a_gpu(found:
     assert trainers["nodes"] > 2500
     assert trainers["without"] == []
     assert trainers["nowhere"] == []
-
-
-def test_what_reading_puts_on_a_tower_can_run_on_a_gpu(found: dict[str, Any]) -> None:
-    assert found["reading"]["nodes"] > 100
-    assert found["reading"]["without"] == []

@@ -133,7 +133,7 @@ import sys
 import msgspec, numpy as np, tensorflow as tf
 from gputopo.values.run.spec import RunSpec
 from gputopo.launch.train import Stepper
-from gputopo.launch.train.placement import joined, set_up_devices
+from gputopo.launch.train import joined, set_up_devices
 from gputopo.values import schema
 class Read(Stepper):
     def __call__(self, number):

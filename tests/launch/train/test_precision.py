@@ -53,8 +53,7 @@ def cases() -> dict[str, dict[str, Any]]:
     never = {"tower": 0, "steps": list(range(100))}
     found["grows"] = case("server", 5, {**AUTO, "loss_scale_steps": 2}, "small")
     found["shrinks"] = case("server", 4, {**AUTO, "loss_scale": 4.0}, "small", overflow=never)
-    for kind in DIGITS:
-        found[f"{kind}-nchw"] = case("server", 2, {"compute": kind, "loss_scale": 128.0}, data_format="NCHW")
+    found["fp16-nchw"] = case("server", 2, {"compute": "fp16", "loss_scale": 128.0}, data_format="NCHW")
     found["small-fp16-range"] = case("server", 2, {"compute": "fp16", "loss_scale": 2.0**20}, "small")
     return found
 
@@ -113,18 +112,14 @@ def test_short_types_train_like_float32_within_their_digits(ran: Found, kind: st
     assert (found["state0_0"] != found["state0_0"].astype(np.float16)).any()
 
 
-@pytest.mark.parametrize(("kind", "digits"), DIGITS.items())
-def test_channels_first_gives_the_losses_of_channels_last_or_is_refused_in_words(
-    ran: Found, kind: str, digits: int
-) -> None:
-    found = ran[f"{kind}-nchw"]
+def test_channels_first_gives_the_losses_of_channels_last_or_is_refused_in_words(ran: Found) -> None:
+    found = ran["fp16-nchw"]
     if "error" in found:  # TensorFlow has no kernels for this processor
-        assert found["error"].startswith(
-            f"/CPU:0 cannot compute in {kind} with --data-format NCHW: TensorFlow"
-        )
+        assert found["error"].startswith("/CPU:0 cannot compute in fp16 with --data-format NCHW: TensorFlow")
         assert "--data-format NHWC" in found["hint"]
     else:
-        np.testing.assert_allclose(found["losses"], ran[kind]["losses"][:2], rtol=8 * 2.0**-digits)
+        tolerance = 8 * 2.0 ** -DIGITS["fp16"]
+        np.testing.assert_allclose(found["losses"], ran["fp16"]["losses"][:2], rtol=tolerance)
 
 
 def test_a_scale_beyond_float16_shows_as_gradients_that_are_not_finite(ran: Found) -> None:

@@ -115,7 +115,7 @@ def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_
 def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(tmp_path: Path) -> None:
     kept = Lifecycle(checkpoints=str(tmp_path / "kept"), export=str(tmp_path / "export"))
     spec = trivial_spec(num_batches=1_000_000, lifecycle=kept)
-    locked = []
+    locked: list[bool] = []
 
     def interrupt(pid: int, event: Event) -> None:
         if isinstance(event, Step) and not locked:

@@ -160,10 +160,6 @@ def stateful() -> Any:
     )
 
 
-def looping() -> Any:
-    return keras.Sequential([keras.Input((5, 4)), layers.GRU(6), layers.Dense(3)])
-
-
 class Fits(keras.Model):  # type: ignore[misc]
     """A model whose own step of training, and optimizer, are for Keras's fit."""
 

@@ -26,7 +26,7 @@ WRONG = {"several": 3, "bitten": 2, "picture": 2}  # hosts
 
 
 def main(spec_file: str, out: str) -> None:
-    from gputopo.launch.train.placement import joined, set_up_devices
+    from gputopo.launch.train import joined, set_up_devices
 
     every = schema.decode(Path(spec_file).read_bytes(), RunSpec, origin=spec_file)
     set_up_devices(msgspec.structs.replace(every, devices=devices_of(1, 4)))

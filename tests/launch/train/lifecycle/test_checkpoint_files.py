@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.train import require_files, require_writable
 from gputopo.launch.train.lifecycle import (
     CheckpointHeader,
     DiskError,
     FolderError,
     newest_checkpoint,
     prune_checkpoints,
-    require_files,
-    require_writable,
     write_checkpoint,
 )
 from gputopo.values.errors import ExitCode, InputError, UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.train.lifecycle import require_files
+from gputopo.launch.train import require_files
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import Lifecycle
 from tests.launch.specs import cpu_spec

@@ -12,7 +12,8 @@ ASK = """
 import json, os, sys, time
 import tensorflow as tf
 from gputopo.launch.train.marks import clock
-from gputopo.launch.train.placement import server_config, set_up_devices, settings
+from gputopo.launch.train import set_up_devices
+from gputopo.launch.train.placement import server_config, settings
 from gputopo.values.run.spec import Precision, Runtime
 from tests.launch.specs import cpu_spec
 

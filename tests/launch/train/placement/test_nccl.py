@@ -13,7 +13,8 @@ import json
 import tensorflow as tf
 from gputopo.launch.models import build_model
 from gputopo.values.run.spec import Exchange
-from gputopo.launch.train.placement import place, set_up_devices
+from gputopo.launch.train import set_up_devices
+from gputopo.launch.train.placement import place
 from gputopo.values.errors import GputopoError
 from tests.launch.train.worker_process import trivial_spec
 

@@ -14,8 +14,8 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 from gputopo.launch.models import build_model
-from gputopo.launch.train import stepper_of
-from gputopo.launch.train.placement import largest_difference, pin, set_up_devices
+from gputopo.launch.train import set_up_devices, stepper_of
+from gputopo.launch.train.placement import largest_difference, pin
 from tests.launch.train.worker_process import trivial_spec
 
 set_up_devices(trivial_spec(3))
