@@ -33,6 +33,11 @@ LOADED = {
     "inspect --from 7gforce": 110,
     "plan --from 7gforce --model alexnet --num-gpus 2": 170,
 }
+# Files of tests that may take names past an API.
+INSIDE = {
+    "tests/cli/run/launchers.py": "a launcher in a process of its own, whose limits of time are made short",
+    "tests/launch/compare/test_multi_worker.py": "a package API would close a cycle of imports with launch.train",
+}
 # Packages that the training process does not load.
 DECIDING = ("planner", "prediction", "findings", "launch.supervise")
 
@@ -223,6 +228,11 @@ def test_the_product_does_not_grow_unnoticed(figure: str) -> None:
 
 def test_packages_take_names_of_each_other_only_from_their_public_apis() -> None:
     assert names_taken_past_an_api() == []
+
+
+def test_tests_take_names_only_from_public_apis() -> None:
+    taken = [(path.as_posix(), module, name) for path, module, name in imports_of_tests_past_an_api()]
+    assert [names for names in taken if names[0] not in INSIDE] == []
 
 
 @pytest.mark.parametrize("name", [name for name, path in modules().items() if "_MODULES" in path.read_text()])
