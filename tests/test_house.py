@@ -36,7 +36,7 @@ LOADED = {
 # Files of tests that may take names past an API.
 INSIDE = {
     "tests/cli/run/launchers.py": "a launcher in a process of its own, whose limits of time are made short",
-    "tests/launch/compare/test_multi_worker.py": "a package API would close a cycle of imports with launch.train",
+    "tests/launch/compare/test_multi_worker.py": "an API of launch.compare would close a cycle of imports",
 }
 # Packages that the training process does not load.
 DECIDING = ("planner", "prediction", "findings", "launch.supervise")
