@@ -6,7 +6,9 @@ and `overflow`: {"tower": 1, "steps": [2]}. Models: as in `_model`. OUT gets NAM
 """
 
 import json
+import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,8 @@ from gputopo.values.errors import GputopoError
 from gputopo.values.run.spec import RunSpec
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.small_model import SmallModel
+
+_TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
 
 
 def main(cases_file: str, out: str) -> None:
@@ -127,6 +131,7 @@ def _run(
         "variables": stepper.check_variables(),
         "ops": stepper.check_ops(counts),
         "says": stepper.says,
+        "nodes": _nodes(stepper),
         "types": sorted({node.op for node in stepper.graph_nodes()}),
         "scale": None if report is None else dict(zip(("scales", "skipped"), report, strict=True)),
     }
@@ -144,6 +149,18 @@ def _last(stepper: Any) -> dict[str, Any]:
     for place, variables in enumerate(placement.states):
         found |= {f"state{place}_{number}": variable.numpy() for number, variable in enumerate(variables)}
     return found
+
+
+def _nodes(stepper: Any) -> dict[str, dict[str, dict[str, int]]]:
+    """Count matrix products as built, before any rewriting: {tower: {pass: {device: number}}}."""
+    counts: dict[str, dict[str, Counter[str]]] = {}
+    for node in stepper.graph_nodes():
+        tower = _TOWER.search(node.name)
+        if tower and node.op in ("MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropFilter"):
+            back = "gradient" in node.name or node.op.endswith("Filter")
+            of_tower = counts.setdefault(tower[1], {"forward": Counter(), "backward": Counter()})
+            of_tower["backward" if back else "forward"][node.device.rpartition("device:")[2]] += 1
+    return {tower: {key: dict(counter) for key, counter in one.items()} for tower, one in counts.items()}
 
 
 if __name__ == "__main__":
