@@ -37,7 +37,7 @@ MISSING = 3  # exit code
 VERDICTS = {True: "agreed", False: "NOT", None: "not tried"}
 # Of a double: what is copied is stored, and takes time, so that cards and copies are small.
 _DOUBLE_WORDS = (f"memory={2**30}", "start=0")
-_DOUBLE_QUICK = ("--effort", "2", "--size", "64MiB")
+_DOUBLE_QUICK = ("--effort", "1", "--size", "64MiB")
 
 
 def what_is_missing() -> str | None:

@@ -29,7 +29,7 @@ from gputopo.values.schema import decode
 MIB = 2**20
 DOUBLE = os.environ.get("GPUTOPO_DOUBLE")  # the machine of the kit, where copies cost the host's time
 # As nvbandwidth has them.
-BYTES, LOOPS, SAMPLES = (512 * MIB, 16, 3) if DOUBLE is None else (64 * MIB, 16, 1)
+BYTES, LOOPS, SAMPLES = (512 * MIB, 16, 3) if DOUBLE is None else (64 * MIB, 8, 1)
 _REPEATS = 9 if DOUBLE is None else 2
 _RELEASES = 20
 
