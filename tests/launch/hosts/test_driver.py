@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.hosts import DriverTimeouts, HostCommand, RankEnds, host_command, read_hosts
 from gputopo.values.errors import HardwareError
+from tests.kit.processes import still_running
 from tests.launch.hosts import driven, pretends, stand_ins
 
 Shown = pytest.CaptureFixture[str]
@@ -232,8 +233,8 @@ def test_a_signal_to_the_driver_ends_rank_0_which_has_the_exit_code() -> None:
 def test_nothing_outlives_a_driver_that_is_killed() -> None:
     driver = Driver("train,train")
     driver.signal(signal.SIGKILL)
-    gone, alive = psutil.wait_procs(driver.all, timeout=5)
-    assert (bool(gone), alive) == (True, [])
+    assert driver.all
+    assert still_running(driver.all, 5) == []
     assert driver.ended()[0] == -signal.SIGKILL
 
 

@@ -22,6 +22,7 @@ from tests.kit import commands
 from tests.kit.faults import selected
 from tests.kit.forks import Program
 from tests.kit.ports import free_port
+from tests.kit.processes import still_running
 
 Started = Callable[..., AbstractContextManager[tuple[Program, IO[str]]]]
 
@@ -89,7 +90,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def require_ended(processes: list[psutil.Process]) -> None:
-    assert psutil.wait_procs(processes, timeout=15)[1] == []
+    assert still_running(processes, 15) == []
 
 
 def test_a_rank_0_that_is_killed_is_named_and_nothing_is_left(hosts: Hosts) -> None:
