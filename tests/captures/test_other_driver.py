@@ -73,3 +73,10 @@ def test_a_copied_sys_is_read_alike(tmp_path: Path) -> None:
     machine = load([str(tmp_path)], read_tree=read_tree)
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:44:00.0", "0000:46:00.0", "0000:47:00.0"]
     assert "vfio-pci" in plan(machine, Request()).refused[0].reason
+
+
+def test_if_every_gpu_has_a_name_none_is_reported_to_have_another_driver(tmp_path: Path) -> None:
+    """The PCI list was then read at another time than the names."""
+    names = "".join(f"GPU {number}: NVIDIA A100-SXM4-40GB (UUID: GPU-{number})\n" for number in range(3))
+    machine = loaded(tmp_path, names, lspci("vfio-pci", "05:00.0"))
+    assert "driver.other_driver" not in [finding.id for finding in find(machine)]
