@@ -9,6 +9,7 @@ them when it is imported; so does every program where the import starts threads 
 import atexit
 import functools
 import json
+import shlex
 import subprocess
 import sys
 import threading
@@ -78,6 +79,38 @@ def forked_workers(folder: Path) -> Iterator[Callable[[Path, int], Sequence[str]
         return
     with forks.door(folder) as python:
         yield lambda spec, events: (python, "-c", _WORKER, str(spec), f"/proc/self/fd/{events}")
+
+
+_NUMBERED = """
+import os, runpy, sys
+files, _, module, *arguments, number = sys.argv[1:]  # the door takes -P out
+sys.argv = [module, *arguments, str(os.open(files + number, os.O_WRONLY))]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+@contextmanager
+def forking_python(folder: Path) -> Iterator[str]:
+    """Write a Python into a folder that forks for `-P -m MODULE ARGUMENTS FILE`; yield its path.
+
+    FILE is the number of an open file. Any other command is run by the real Python, as is every one where
+    nothing can be forked.
+    """
+    forks = server()
+    if forks is None:
+        yield sys.executable
+        return
+    with forks.door(folder) as door:
+        python = folder / "forking"
+        python.write_text(
+            "#!/bin/sh\n"
+            'case "$1 $2" in\n'
+            f'"-P -m") exec {door} -c {shlex.quote(_NUMBERED)} /proc/self/fd/ "$@" ;;\n'
+            f'*) exec {sys.executable} "$@" ;;\n'
+            "esac\n"
+        )
+        python.chmod(0o755)
+        yield str(python)
 
 
 _starting = threading.Lock()

@@ -1,7 +1,5 @@
 """What reductions send by prediction, against the copies between devices in the graphs of the core."""
 
-from collections import Counter
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,12 +7,11 @@ from hypothesis import strategies as st
 
 from gputopo.prediction import GradientBlock, ModelCosts, Paths, Placement, StepPredictor, require_program
 from gputopo.values.run.all_reduce import NAMES
-from gputopo.values.run.spec import Exchange
-from gputopo.workload import MIN_CHUNK
+from tests.launch.forks import answer_of
 from tests.prediction.invented import REDUCTIONS, models, through
+from tests.prediction.sent import COUNTS, HOST, ON_HOST, SIZES, SPREAD
 
-SIZES = (64, 40_000, 40 * MIN_CHUNK, 7, 3 * MIN_CHUNK, 1_000_000, 12 * MIN_CHUNK)
-HOST = -1
+Graph = tuple[dict[tuple[int, int], float], int]  # the share of all bytes by sender and receiver; additions
 
 
 def _predicted(name: str, towers: int) -> tuple[float, float]:
@@ -29,47 +26,23 @@ def _predicted(name: str, towers: int) -> tuple[float, float]:
     return 1e6 * terms.variables_s / towers, terms.gradients / towers
 
 
-def _graph(name: str, towers: int) -> tuple[dict[tuple[int, int], float], int]:
-    """Return the share of all bytes that each device sends to each other one, and the additions."""
-    import tensorflow as tf
-
-    from gputopo.launch.train.placement import reducer_of
-
-    devices = [f"/GPU:{tower}" for tower in range(towers)]
-    with tf.Graph().as_default() as graph:
-        gradients = []
-        for size in SIZES:
-            row = []
-            for device in devices:
-                with tf.device(device):
-                    row.append(tf.compat.v1.placeholder(tf.float32, (size,)))
-            gradients.append(row)
-        reducer_of(name, devices, Exchange())(gradients)
-    sent: Counter[tuple[int, int]] = Counter()
-    seen = set()
-    additions = 0
-    for op in graph.get_operations():
-        there = _tower(op.device)
-        additions += op.type in ("AddN", "AddV2")
-        for tensor in op.inputs:
-            here = _tower(tensor.device)
-            if here != there and tensor.dtype == tf.float32 and (tensor.name, there) not in seen:
-                seen.add((tensor.name, there))
-                sent[here, there] += tensor.shape.num_elements()
-    return {pair: numbers / sum(SIZES) for pair, numbers in sent.items()}, additions
-
-
-def _tower(device: str) -> int:
-    kind, number = device.rpartition("/device:")[2].lstrip("/").split(":")
-    return HOST if kind == "CPU" else int(number)
+@pytest.fixture(scope="module")
+def graphs() -> dict[str, Graph]:
+    found = answer_of("-m", "tests.prediction.sent")
+    return {
+        name: ({(one, other): share for one, other, share in sent}, additions)
+        for name, (sent, additions) in found.items()
+    }
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("towers", [3, 4])
-@pytest.mark.parametrize("name", ["copy", "psgpu", "psgpu#2", "psgpu#3"])
-def test_spread_reductions_add_on_each_tower_as_much_as_predicted(name: str, towers: int) -> None:
+@pytest.mark.parametrize("towers", COUNTS)
+@pytest.mark.parametrize("name", SPREAD)
+def test_spread_reductions_add_on_each_tower_as_much_as_predicted(
+    graphs: dict[str, Graph], name: str, towers: int
+) -> None:
     """Of two towers each sends the other its part of what that one adds, and the sums of its own."""
-    sent, additions = _graph(name, towers)
+    sent, additions = graphs[f"{name} {towers}"]
     pieces, busiest = _predicted(name, towers)
     loads = [
         (sum(sent[tower, other] for other in range(towers) if other != tower) - 1) / (towers - 2)
@@ -81,17 +54,19 @@ def test_spread_reductions_add_on_each_tower_as_much_as_predicted(name: str, tow
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("name", ["pscpu", "pscpu#3"])
-def test_the_host_has_all_gradients_once_in_as_many_pieces_as_predicted(name: str) -> None:
-    sent, additions = _graph(name, 3)
+@pytest.mark.parametrize("name", ON_HOST)
+def test_the_host_has_all_gradients_once_in_as_many_pieces_as_predicted(
+    graphs: dict[str, Graph], name: str
+) -> None:
+    sent, additions = graphs[f"{name} 3"]
 
     assert sent == pytest.approx({pair: 1.0 for tower in range(3) for pair in ((tower, HOST), (HOST, tower))})
     assert additions == pytest.approx(_predicted(name, 3)[0])
 
 
 @pytest.mark.tensorflow
-def test_the_first_tower_has_all_gradients_of_one_device() -> None:
-    to_first, _ = _graph("one_device", 3)
+def test_the_first_tower_has_all_gradients_of_one_device(graphs: dict[str, Graph]) -> None:
+    to_first, _ = graphs["one_device 3"]
     assert to_first == pytest.approx({pair: 1.0 for tower in (1, 2) for pair in ((tower, 0), (0, tower))})
 
 

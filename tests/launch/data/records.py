@@ -15,14 +15,35 @@ def framed(data: bytes) -> bytes:
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
-def example(encoded: bytes, label: int, boxes: Sequence[Sequence[float]] = ()) -> bytes:
-    """Return a serialized Example. `boxes`: ymin, xmin, ymax, xmax."""
-    import tensorflow as tf
+def _varint(number: int) -> bytes:
+    """Return a number from 0 on as protocol buffers store it: in groups of 7 bits, the lowest first."""
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
 
-    made = tf.train.Example()
-    fields = made.features.feature
-    fields["image/encoded"].bytes_list.value.append(encoded)
-    fields["image/class/label"].int64_list.value.append(label)
+
+def _part(field: int, data: bytes) -> bytes:
+    """Return a field of a message that has a length: text, bytes, another message, packed numbers."""
+    return _varint(field << 3 | 2) + _varint(len(data)) + data
+
+
+def _bytes(value: bytes) -> bytes:
+    return _part(1, _part(1, value))
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    return _part(2, _part(1, struct.pack(f"<{len(values)}f", *values)) if values else b"")
+
+
+def _int(value: int) -> bytes:
+    return _part(3, _part(1, _varint(value)))
+
+
+def example(encoded: bytes, label: int, boxes: Sequence[Sequence[float]] = ()) -> bytes:
+    """Return a serialized Example, made without TensorFlow. `boxes`: ymin, xmin, ymax, xmax."""
+    features = {"image/encoded": _bytes(encoded), "image/class/label": _int(label)}
     for place, side in enumerate(("ymin", "xmin", "ymax", "xmax")):
-        fields[f"image/object/bbox/{side}"].float_list.value.extend(box[place] for box in boxes)
-    return made.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+        features[f"image/object/bbox/{side}"] = _floats([box[place] for box in boxes])
+    entries = (
+        _part(1, _part(1, name.encode()) + _part(2, value)) for name, value in sorted(features.items())
+    )
+    return _part(1, b"".join(entries))

@@ -45,7 +45,6 @@ ON_SECOND = {**SERVER, "ps_device": cpu(1)}
 MODES: dict[str, dict[str, Any]] = {
     "server on another host": ON_SECOND,
     "spread and staged": {**SERVER, "model": "wide", "exchange": {"staged": True, "ps_spread": True}},
-    "relaxed": {"exchange": {"relaxed": True}},
     "copy": {"all_reduce": "copy"},
     "small joined": {"all_reduce": "copy", "exchange": {"small_bytes": 2**20, "small_group": 64}},
     "copy in parts": {"all_reduce": "copy", "model": "wide"},
@@ -53,15 +52,18 @@ MODES: dict[str, dict[str, Any]] = {
     "pscpu": {"all_reduce": "pscpu#2"},
     "by hosts": {"all_reduce": "hierarchical"},
     "collective": {"all_reduce": "collective"},
-    "repacked in fp16": {"all_reduce": "copy", "exchange": {"repacking": 3, "transfer": "fp16"}},
+    "relaxed, repacked in fp16": {
+        "all_reduce": "copy",
+        "exchange": {"relaxed": True, "repacking": 3, "transfer": "fp16"},
+    },
 }
-DELAYED = ("spread and staged", "relaxed")
+DELAYED = ("spread and staged", "relaxed, repacked in fp16")
 REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
 ALONE = ("copy",)  # on one host of two devices as well
 # Every mode once: how many hosts there are, and devices on each, matters to few of them.
 LAYOUTS = {
     (2, 2): ("spread and staged", "by hosts", "collective"),
-    (2, 1): ("server on another host", "copy", "relaxed", "small joined", "pscpu", "repacked in fp16"),
+    (2, 1): ("server on another host", "copy", "small joined", "pscpu", "relaxed, repacked in fp16"),
     (3, 1): ("copy in parts", "ring"),
 }
 CLIPPED: dict[str, Any] = {
@@ -332,7 +334,7 @@ def test_every_step_has_the_marks_of_its_exchange_between_hosts(ran: dict[str, A
     assert (found[~np.isnan(found)] >= 0).all()
 
 
-@pytest.mark.parametrize("name", ["spread and staged-2x2", "relaxed-2x1", "independent"])
+@pytest.mark.parametrize("name", ["spread and staged-2x2", "relaxed, repacked in fp16-2x1", "independent"])
 def test_an_exchange_that_no_step_waits_for_has_no_marks(ran: dict[str, Any], name: str) -> None:
     assert ran[name]["exchange"].shape == (STEPS, 0)
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit import commands
 from tests.kit.ports import free_port
+from tests.launch.forks import server
 
 pytestmark = pytest.mark.tensorflow
 
@@ -35,15 +36,17 @@ made = isinstance(chosen, tf.distribute.MultiWorkerMirroredStrategy)
 print(json.dumps([made, chosen.num_replicas_in_sync, float(weight.numpy())]))
 """
 COMMAND = ("-m", "gputopo", "run", "--cpu", "--hosts")
-PROGRAM = ("--", sys.executable, "-c", TRAINS)
 
 
 def test_a_script_trains_with_one_strategy_over_both_hosts(tmp_path: Path) -> None:
     hosts = f"localhost:{free_port()},localhost"
     started = partial(commands.started, GPUTOPO_HOME=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="2")
     with ExitStack() as ending:
+        forks = server()
+        python = sys.executable if forks is None else ending.enter_context(forks.door(tmp_path))
+        program = ("--", python, "-c", TRAINS)
         launchers = [
-            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, *PROGRAM))
+            ending.enter_context(started(*COMMAND, hosts, "--node-rank", rank, *program))
             for rank in ("0", "1")
         ]
         ended = [(printed.read(), launcher.wait(180)) for launcher, printed in launchers]

@@ -53,13 +53,13 @@ def test_resize_methods_differ_and_round_robin_alternates_between_them(folder: P
 def test_distortions_change_colours_in_training_alone(folder: Path) -> None:
     plain, distorted = load(folder, "bilinear"), load(folder, "bilinear", True)
     assert (np.abs(plain - distorted).mean((1, 2, 3)) > 0.01).all()
-    judged = load(folder, "bilinear", False, "eval")
-    np.testing.assert_array_equal(judged, load(folder, "bilinear", True, "eval"))
+    # Each picture would be distorted in another way.
+    judged = load(folder, "bilinear", True, "eval")
+    np.testing.assert_array_equal(judged, judged[:1].repeat(EACH, axis=0))
 
 
 def test_training_cuts_other_parts_than_the_middle(folder: Path) -> None:
-    cut, judged = load(folder, "bilinear"), load(folder, "bilinear", False, "eval")
-    np.testing.assert_array_equal(judged, judged[:1].repeat(EACH, axis=0))
+    cut, judged = load(folder, "bilinear"), load(folder, "bilinear", True, "eval")
     assert (np.abs(cut - judged).mean((1, 2, 3)) > 0.02).all()
     assert len({part.tobytes() for part in cut}) == EACH
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gputopo.launch import measure_reduction
 from gputopo.values.bandwidth import CollectiveRate
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.run.all_reduce import parse
-from tests.launch.forks import run_program
+from tests.launch.forks import forking_python, run_program
 from tests.launch.train.reduction_cases import METHODS, ON_CPU, SHAPES, TIMED, cases_on
 from tests.launch.train.small_model import SHAPES as SMALL_MODEL
 
@@ -127,9 +128,11 @@ def test_every_method_names_an_algorithm_that_there_is(all_ran: dict[int, Ran]) 
     assert all_ran[COUNTS[0]].reported["known"] == [*METHODS]
 
 
-def test_the_real_worker_is_measured_on_cpu_devices() -> None:
+def test_the_real_worker_is_measured_on_cpu_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Machine(source="live", driver=Driver(status="no_device"))
-    times = measure_reduction(nothing, "trivial", "ring", None)
+    with forking_python(tmp_path) as python:
+        monkeypatch.setattr(sys, "executable", python)
+        times = measure_reduction(nothing, "trivial", "ring", None)
     assert times.not_measured == ()
     (sample,) = times.samples.of(CollectiveRate)
     assert (sample.algorithm, sample.source) == ("ring", "cpu:0,1")

@@ -16,7 +16,6 @@ PICTURES: tuple[tuple[str, bool, str, str | None], ...] = (
     *((resize, False, "train", None) for resize in RESIZES),
     ("bilinear", False, "train", "decoded"),
     ("bilinear", True, "train", None),
-    ("bilinear", False, "eval", None),
     ("bilinear", True, "eval", None),
 )
 SEED = 5
