@@ -101,14 +101,14 @@ class Site(TargetSite):
         for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
             if given:
                 raise UsageError(
-                    f"{option} needs GPUs, but there is none: {why}",
+                    f"{option} needs GPUs, but this machine has none: {why}",
                     f"remove {option} to use CPU devices",
                 )
         devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
         plan = planner.cpu_plan(request, devices)
         if request.single_gpu_images_per_sec:
             raise UsageError(
-                f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it"
+                f"--single-gpu-images-per-sec needs a GPU, but this machine has none: {why}", "remove it"
             )
         if request.num_gpus == "auto":
             why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"

@@ -87,7 +87,7 @@ def parts(text: str) -> list[BugReportPart]:
 
 
 def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
-    """Read the parts that show the machine. Raises InputError if there is none."""
+    """Read the parts that show the machine. Raises InputError if no part does."""
     machines: list[Machine] = []
     refused: list[Unread] = []
     not_understood = 0

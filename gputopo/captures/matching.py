@@ -205,7 +205,7 @@ def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
 
 
 def first_with_gpus(machines: Iterable[Machine]) -> Machine | None:
-    """Return the first capture that shows the machine's GPUs, or that there are none."""
+    """Return the first capture that shows the machine's GPUs, or that it has none."""
     whole = (machine for machine in machines if machine.source != SINGLE_DEVICE)
     return next((m for m in whole if m.gpus or m.driver.status in _COUNTED), None)
 

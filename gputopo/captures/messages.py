@@ -109,7 +109,7 @@ class Message(NamedTuple):
 
 
 def read_messages(text: str) -> list[Machine]:
-    """Return the known messages in a program's output as a machine; empty if there is none."""
+    """Return the known messages in a program's output as a machine; empty without a known message."""
     return add((), text)
 
 

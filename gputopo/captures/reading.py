@@ -193,7 +193,7 @@ def read_text(text: str, *, origin: str) -> Machine:
 
 
 def _captures(text: str, origin: str) -> list[Machine]:
-    """Read the captures in a text, each as a machine. Raises InputError if there is none."""
+    """Read the captures in a text, each as a machine. Raises InputError if no format is known."""
     from gputopo.captures import messages
 
     document = text.lstrip().startswith(("{", "[{"))
@@ -216,7 +216,7 @@ def _captures(text: str, origin: str) -> list[Machine]:
 
 
 def _by_format(text: str, origin: str) -> list[Machine]:
-    """Read all formats in a cleaned text; the list is empty if there is none."""
+    """Read all formats in a cleaned text; the list is empty if no format is known."""
     from gputopo.captures import kernel_log
     from gputopo.captures.smi import csv_table, dmon
 

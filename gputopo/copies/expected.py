@@ -100,7 +100,7 @@ def _widest_link(row: GpuExpectation) -> LinkExpectation | None:
 
 
 def link_names(links: Sequence[LinkExpectation]) -> str:
-    """Return the names of the links that fit a rate, `Gen4 x8 (or Gen3 x16)`; empty if there is none."""
+    """Return the names of the links that fit a rate, `Gen4 x8 (or Gen3 x16)`; empty if no link fits."""
     first, *others = [link.name for link in links] or [""]
     return first + (f" (or {', '.join(others)})" if others else "")
 

@@ -31,7 +31,7 @@ class MemoryNeed(NamedTuple):
         return self.fixed + batch * self.each
 
     def largest_batch(self, memory_bytes: int) -> int:
-        """Return the largest batch that leaves MARGIN of a memory free; 0 if there is none."""
+        """Return the largest batch that leaves MARGIN of a memory free; 0 if no batch does."""
         return max(0, int(((1 - MARGIN) * memory_bytes - self.fixed) // self.each))
 
 

@@ -28,7 +28,7 @@ _NEWEST_IN_USE = 5  # no GPU in gpus.csv with a published copy rate has a genera
 
 
 def generation_of(speed_gt_per_s: float | None) -> int | None:
-    """Return the generation with this speed in GT/s per lane, or None if there is none."""
+    """Return the generation with this speed in GT/s per lane, or None for another speed."""
     return None if speed_gt_per_s is None else _GENERATIONS.get(speed_gt_per_s)
 
 

@@ -26,7 +26,7 @@ def combine_repeats(runs: Sequence[Result], asked: int, ended: tuple[str, int] =
 
 
 def spread(means: Sequence[float]) -> Spread | None:
-    """Return mean and spread of the repeats' speeds, or None if there are none."""
+    """Return mean and spread of the repeats' speeds, or None without a complete repeat."""
     if not means:
         return None
     return Spread(

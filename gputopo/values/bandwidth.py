@@ -263,7 +263,7 @@ class Rate(Measured, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """The rate in GB/s, 0 if there is none."""
+        """The rate in GB/s; 0 without a rate."""
         return self.median_gb_per_s or 0.0
 
     @property

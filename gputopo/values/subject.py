@@ -17,12 +17,12 @@ class Subject(str):
 
     @classmethod
     def of_gpus(cls, indices: Iterable[int]) -> "Subject":
-        """Return the subject for one GPU or several. Raises ValueError if there is none."""
+        """Return the subject for one GPU or several. Raises ValueError for an empty list."""
         return cls._of("gpu", set(indices))
 
     @classmethod
     def of_nics(cls, indices: Iterable[int]) -> "Subject":
-        """Return the subject for one network card or several. Raises ValueError if there is none."""
+        """Return the subject for one network card or several. Raises ValueError for an empty list."""
         return cls._of("nic", set(indices))
 
     @classmethod

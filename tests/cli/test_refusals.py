@@ -118,7 +118,7 @@ run --model alexnt -> alexnt
 run --model alexnet --batch-size 0 -> --batch-size cannot be 0
 run --model alexnet --num-warmup-batches -1 -> --num-warmup-batches cannot be -1
 run --model alexnet --num-gpus 1000 -> --num-gpus cannot be 1000
-run --model alexnet --gpus 0 -> --gpus needs GPUs, but there is none
+run --model alexnet --gpus 0 -> --gpus needs GPUs, but this machine has none
 run --model alexnet --gain 0.3 -> there is no option '--gain'
 run --model alexnet --num-gpus auto:2 -> --num-gpus cannot be 'auto:2'
 run --model alexnet --sbatch-option a=b --dry-run -> --sbatch-option is for a batch script

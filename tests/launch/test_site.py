@@ -77,7 +77,7 @@ def test_a_gpu_that_is_required_and_absent_is_exit_code_3() -> None:
 @pytest.mark.parametrize("option", ["gpus", "exclude"])
 def test_naming_gpus_where_there_are_none_is_bad_usage(option: str) -> None:
     named: dict[str, Any] = {option: (0,)}
-    with pytest.raises(UsageError, match=f"--{option} needs GPUs, but there is none"):
+    with pytest.raises(UsageError, match=f"--{option} needs GPUs, but this machine has none"):
         target(NOTHING, **named)
 
 

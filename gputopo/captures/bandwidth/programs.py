@@ -34,7 +34,7 @@ def detect(text: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the outputs of these programs. Raises InputError if there is none."""
+    """Read the outputs of these programs. Raises InputError for a text without any."""
     machine, rest = take(text, origin=origin)
     return with_unread(machine, rest)
 

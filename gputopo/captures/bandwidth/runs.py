@@ -89,7 +89,7 @@ def documents(text: str, start: re.Pattern[str], *, origin: str, hint: str) -> I
 
 
 def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint: str) -> Machine:
-    """Return the machines of several documents as one. Raises InputError if there is none."""
+    """Return the machines of several documents as one. Raises InputError without a document."""
     if not machines:
         raise InputError(f"{origin} holds no JSON of {source}", hint)
     if len(machines) == 1:

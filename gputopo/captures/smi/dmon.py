@@ -61,7 +61,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the samples. Raises InputError if there is none."""
+    """Read the samples. Raises InputError for an output without samples."""
     tables: dict[str, list[str]] = {}  # rows of CSV, by the line of their column names
     columns: list[str] = []
 

@@ -88,7 +88,7 @@ class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
     at_once: float | None = None  # its pace while all train without an exchange
     together: float | None = None  # in the plan's mode
     reading: GpuReading = GpuReading()
-    word: str  # slow, even, or cannot tell, compared with `peer`, the median of the others of its kind
+    word: str  # slow, even, or cannot tell, compared with `peer`
     says: str  # in one sentence
     peer: int | None = None
     under: Under | None = None
