@@ -26,6 +26,7 @@ _INFOS = 5  # shown infos; the others are counted
 
 # `GPU 1 (NVIDIA T4, 0000:01:00.0): `; the table of the GPUs has the part in brackets.
 _NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]*)\)(?=:| )")
+_ASIDE = re.compile(r" \([^()]*(?:\([^()]*\)[^()]*)*\)")
 _ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:) ")
 
 
@@ -99,7 +100,7 @@ def short_model(name: str | None) -> str:
 def _clause(finding: Finding, gpus: Sequence[int], machine: Machine) -> str:
     """Return what is wrong with GPUs or the machine: `GPU 1 must be replaced (row remapping failed)`."""
     says = _ABOUT.sub("", _NAMED.sub(r"\1", finding.says))
-    reason = re.split(r"[;(]|:(?= )|, ", says)[0].strip()
+    reason = re.split(r";|:(?= )|, ", _ASIDE.sub("", says))[0].strip()
     if not gpus:
         return reason
     labels = [label(machine, gpu) for gpu in machine.gpus if gpu.index in gpus]

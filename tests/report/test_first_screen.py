@@ -59,6 +59,10 @@ ANSWERS: dict[str, tuple[Machine, Sequence[Finding]]] = {
     "no topology": (replace(four(), links=()), ()),
     "a log": (Machine(source="a log", gpus=(Gpu(index=0),)), ()),
     "a fault": (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")]),
+    "an aside": (
+        CARDS,
+        [finding("warning", "copies (PIX: GPUs 0-1) reach 19% of the rate (x (y)): 5", on="machine")],
+    ),
     "all": (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")]),
     "in use": (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")]),
     "the machine": (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")]),
