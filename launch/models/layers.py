@@ -53,7 +53,8 @@ def cut_normal(stream: Stream, shape: tuple[int, ...], deviation: float) -> Tens
     input_signature=[
         tf.TensorSpec(*spec)
         for spec in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
-    ]
+    ],
+    autograph=False,
 )
 def _cut_at_two(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor) -> Tensor:
     drawn = tf.raw_ops.StatelessRandomNormalV2(
