@@ -21,7 +21,7 @@ from gputopo.values.run.events import Device
 from gputopo.values.run.spec import Data, Exchange, Optimization, Precision, RunSpec
 from tests.launch.train.gpu_kernels import is_gpu_build, is_on_host, without_gpu_kernel
 from tests.launch.train.inputs import folders
-from tests.launch.train.steps_process import tiny
+from tests.launch.train.process import tiny
 
 USER = "tests.launch.train.user_models:"
 ONE = (Device(tower=0, device="/CPU:1"),)  # where nothing is exchanged

@@ -42,10 +42,10 @@ def case(
 def cases() -> dict[str, dict[str, Any]]:
     found = {}
     bad = {"tower": 1, "steps": [2]}
-    # Dropout would differ by the number of the step: "normed" has none, as the shorter run to compare.
+    # Dropout would differ by the number of the step: "norm" has none, as the shorter run to compare.
     for mode in ("spread", "replicated", "independent"):
-        found[f"{mode}-hit"] = case(mode, 5, AUTO, "normed", overflow=bad)
-        found[f"{mode}-short"] = case(mode, 4, AUTO, "normed")
+        found[f"{mode}-hit"] = case(mode, 5, AUTO, "norm", overflow=bad)
+        found[f"{mode}-short"] = case(mode, 4, AUTO, "norm")
     found["plain"] = case("server", 4, {})
     found["fp16"] = case("server", 4, {"compute": "fp16", "loss_scale": 128.0})
     most = {"auto_loss_scale": True, "loss_scale": MAX_SCALE, "loss_scale_steps": 1}

@@ -25,7 +25,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "compiled": {**REPLICATED, "precision": scaled, "data_format": "NCHW"},
     }
     found: dict[str, dict[str, Any]] = {
-        name: {"model": "normed", "steps": STEPS, "batch_size": 4, "learning_rate": 0.05, **spec}
+        name: {"model": "norm", "steps": STEPS, "batch_size": 4, "learning_rate": 0.05, **spec}
         for name, spec in specs.items()
     }
     found["dropping"] = {
