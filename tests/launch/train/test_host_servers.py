@@ -1,4 +1,4 @@
-"""What goes wrong with the TensorFlow servers of a run's hosts is reported with the host."""
+"""What goes wrong with the TensorFlow servers of a run's hosts is reported with the host; collectives."""
 
 import os
 import re
@@ -17,6 +17,7 @@ import pytest
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
+from gputopo.values.run.spec import RunSpec
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import cpu, serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched
@@ -24,41 +25,51 @@ from tests.launch.train.worker_process import run_worker, watched
 pytestmark = pytest.mark.tensorflow
 
 MODEL = "trivial-cifar10"  # the cheapest
-COLLECTIVE = {"variable_update": "replicated", "all_reduce": "collective", "ps_device": None}
+COLLECTIVE: dict[str, Any] = {"variable_update": "replicated", "all_reduce": "collective", "ps_device": None}
 
 
+KILLED = 5  # the step after which rank 1 is killed
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunSpec, int, list[Event]]]:
+    """Runs whose second host is asked to end after a step, and is killed later: spec, exit code, events."""
+    found = {}
+    for name, placed in {"server": {"ps_device": cpu(1)}, "collective": COLLECTIVE}.items():
+        folder = tmp_path_factory.mktemp(name)
+        endless = spec_of(2, 1, model=MODEL, num_batches=1_000_000, **placed)
+        with serving(folder, endless) as servers:
+
+            def kill(_: int, event: Event, rank_1: int = servers[1]) -> None:
+                if isinstance(event, Step) and event.step == 1:
+                    os.kill(rank_1, signal.SIGTERM)  # as batch systems do: not by the parent
+                elif isinstance(event, Step) and event.step == KILLED:
+                    os.kill(rank_1, signal.SIGKILL)
+
+            found[name] = (endless, *watched(folder, endless, kill))
+    return found
+
+
+@pytest.mark.parametrize("name", ["server", "collective"])
 def test_a_server_that_is_killed_ends_the_training_and_one_that_others_ask_to_end_does_not(
-    tmp_path: Path,
+    killed: dict[str, tuple[RunSpec, int, list[Event]]], name: str
 ) -> None:
-    endless = spec_of(2, 1, model=MODEL, num_batches=1_000_000, ps_device=cpu(1))
-    with serving(tmp_path, endless) as servers:
-
-        def kill(_: int, event: Event) -> None:
-            if isinstance(event, Step) and event.step == 1:
-                os.kill(servers[1], signal.SIGTERM)  # as batch systems do: not by the parent
-            elif isinstance(event, Step) and event.step == 5:
-                os.kill(servers[1], signal.SIGKILL)
-
-        code, events = watched(tmp_path, endless, kill)
+    spec, code, events = killed[name]
     failed = events[-1]
     assert isinstance(failed, RankFailed)
     assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
-    assert f"n1 (rank 1) at {endless.servers[1].address}" in failed.cause
+    assert f"n1 (rank 1) at {spec.servers[1].address}" in failed.cause
 
 
-def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host(tmp_path: Path) -> None:
-    endless = spec_of(2, 1, model=MODEL, **COLLECTIVE, num_batches=1_000_000)
-    with serving(tmp_path, endless) as servers:
-
-        def kill(_: int, event: Event) -> None:
-            if isinstance(event, Step) and event.step == 1:
-                os.kill(servers[1], signal.SIGKILL)
-
-        code, events = watched(tmp_path, endless, kill)
-    failed = events[-1]
-    assert isinstance(failed, RankFailed)
-    assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
-    assert f"n1 (rank 1) at {endless.servers[1].address}" in failed.cause
+def test_collectives_between_hosts_train_as_a_server_on_one_of_them_does(
+    killed: dict[str, tuple[RunSpec, int, list[Event]]],
+) -> None:
+    by_server, by_collective = (
+        [event.loss for event in events if isinstance(event, Step)][: KILLED + 1]
+        for _, _, events in killed.values()
+    )
+    assert len(set(by_server)) == KILLED + 1, "training changes the loss"
+    assert by_collective == pytest.approx(by_server, rel=1e-6)
 
 
 def listening(pid: int) -> set[int]:
