@@ -137,14 +137,14 @@ set_up_devices(spec)
 with joined(spec):
     there = spec.devices[1].device
     with tf.device(there):
-        variables = [tf.Variable(tf.zeros(1_000_000)) for _ in range(20)]
+        variables = [tf.Variable(tf.zeros(100_000)) for _ in range(20)]
     def read():
         with tf.device(there):
             return [tf.reduce_min(one.read_value()) for one in variables]
     graph = tf.compat.v1.wrap_function(read, [])
     for number in range(1, 9):
         for one in variables:
-            one.assign(np.full(1_000_000, number, np.float32))
+            one.assign(np.full(100_000, number, np.float32))
         found, _ = Read().first(0)
         assert found == [number] * 20, found
 """
