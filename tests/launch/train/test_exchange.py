@@ -1,11 +1,10 @@
 """Every placement and exchange against a float64 network with batch norm and momentum.
 
-Every mode on 3 logical CPU devices whose batches differ; on 1, 2 and 4 what differs there. A tower
+Every mode on 2 or 3 logical CPU devices whose batches differ; on 1 what differs there. A tower
 normalises over its own rows, so that the sum over towers is not the gradient of the joint batch: the
 reference computes by tower.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from tests.launch.train.trained import run_cases
 
 pytestmark = pytest.mark.tensorflow
 
-BATCHES = {1: (8,), 2: (4, 4), 3: (5, 1, 10), 4: (3, 3, 3, 3)}  # by number of towers
+BATCHES = {1: (8,), 2: (5, 11), 3: (5, 1, 10)}  # by number of towers
 STEPS = 4  # one of warm-up, three counted
 SLOPE_STEPS = 12
 RATE, MOMENTUM = 0.05, 0.9
@@ -33,12 +32,8 @@ INDEPENDENT = {"variable_update": "independent"}
 ON_FIRST = {**SERVER, "ps_device": "/CPU:0"}
 MODES: dict[str, dict[str, Any]] = {
     "server": ON_FIRST,
-    "server on the last": {**SERVER, "ps_device": "/CPU:2", "data_format": "NCHW"},
-    "spread": {**SERVER, "exchange": {"ps_spread": True}},
+    "server on the last": {**SERVER, "ps_device": "/CPU:1", "data_format": "NCHW"},
     "staged": {**SERVER, "exchange": {"staged": True, "ps_spread": True}},
-    "copy": {"all_reduce": "copy"},
-    "collective": {"all_reduce": "collective"},
-    "relaxed ring": {"all_reduce": "ring", "exchange": {"relaxed": True, "repacking": 2}},
     "fp16 repacked": {"all_reduce": "collective", "exchange": {"transfer": "fp16", "repacking": 2}},
     "relaxed and packed twice": {
         "all_reduce": "ring#3",
@@ -51,13 +46,12 @@ MODES: dict[str, dict[str, Any]] = {
     },
 }
 SUMMED = ("relaxed and packed twice",)
-DELAYED = ("staged", "relaxed ring", "relaxed and packed twice")
+DELAYED = ("staged", "relaxed and packed twice")
 REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
-# By mode; all others on 3. 4 take turns in pairs on two cores, 1 is alone. The sums of each reduction on even
-# numbers are in placement/test_methods; 2 towers also in test_hosts.
-TOWERS = {"spread": 4, "server": 1}
-TRIED = sorted(((TOWERS.get(mode, 3), mode) for mode in MODES), reverse=True)  # the process gets the most
-SLOPES = ((3, "sum"), (2, "mean"))  # towers, reduction
+# The number of devices matters to few modes. The sums of each reduction are in placement/test_methods; the
+# modes that are not here are in test_hosts.
+TOWERS = {"server": 1, "server on the last": 2, "staged": 3, "fp16 repacked": 2}
+TRIED = [(TOWERS.get(mode, 3), mode) for mode in MODES]
 
 
 def case(towers: int, **fields: Any) -> dict[str, Any]:
@@ -65,8 +59,7 @@ def case(towers: int, **fields: Any) -> dict[str, Any]:
         "model": "norm",
         "devices": [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(towers)],
         "batch_size": BATCHES[towers],
-        "num_batches": STEPS - 1,
-        "num_warmup_batches": 1,
+        "steps": STEPS,
         "learning_rate": RATE,
         "optimization": {"optimizer": "momentum", "momentum": MOMENTUM},
         "variable_update": "replicated",
@@ -76,11 +69,9 @@ def case(towers: int, **fields: Any) -> dict[str, Any]:
 
 def cases() -> dict[str, dict[str, Any]]:
     found = {f"{mode} {towers}": case(towers, **MODES[mode]) for towers, mode in TRIED}
-    found["independent"] = case(3, **INDEPENDENT)
-    found |= {f"asynchronous {towers}": case(towers, **asynchronous("norm")) for towers in (3, 1)}
-    for towers, reduce in SLOPES:
-        slope = {**asynchronous("slope"), "optimization": {}, "num_batches": SLOPE_STEPS - 1}
-        found[f"slope {towers} {reduce}"] = case(towers, **slope, grad_reduce=reduce)
+    found["asynchronous 1"] = case(1, **asynchronous("norm"))
+    slope = {**asynchronous("slope"), "optimization": {}, "steps": SLOPE_STEPS, "grad_reduce": "sum"}
+    found["slope 3"] = case(3, **slope)
     found["wrong"] = case(3, all_reduce="tf_hierarchical")
     found["nowhere"] = case(3, **SERVER, ps_device="/GPU:0")
     return found
@@ -119,18 +110,19 @@ def is_by_hand(
     tolerance: float = TOLERANCE,
     **how: Any,
 ) -> None:
-    """Assert that these places, all alike, were trained on these rows, and place 0 with its statistics."""
+    """Assert that these places, all alike, were trained on these rows, and the first with its statistics."""
     losses, last, statistics = train(
         first_of(found), rows, steps=STEPS, rate=RATE, momentum=MOMENTUM, **{"share": 1 / len(rows), **how}
     )
     if len(rows) > 1:
-        assert found["losses"] == pytest.approx(losses, rel=tolerance)
+        assert found["joint"] == pytest.approx(losses, rel=tolerance)
     for place in places:
         for got, expected, same in zip(weights(found, place), last, weights(found, places[0]), strict=True):
             np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
             np.testing.assert_array_equal(got, same, err_msg="replicas stay equal to the last bit")
-    for number, expected in enumerate(statistics if places[0] == 0 else ()):
-        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+    for number, expected in enumerate(statistics):
+        got = found[f"state{places[0]}_{number}"]
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("towers", "mode"), TRIED)
@@ -148,13 +140,8 @@ def test_every_synchronous_mode_trains_as_computed_by_hand(
     )
 
 
-def test_independent_towers_train_on_their_own_rows_whatever_the_others_do(ran: dict[str, Any]) -> None:
-    for tower, own in enumerate(slices(ran["independent"], 3, BATCHES[3])):
-        is_by_hand(ran["independent"], [own], places=[tower])
-
-
 def test_the_reference_distinguishes_towers_their_sizes_delay_and_sum(ran: dict[str, Any]) -> None:
-    found, towers = ran["server on the last 3"], 3
+    found, towers = ran["server on the last 2"], 2
     common: dict[str, Any] = {"steps": STEPS, "rate": RATE, "momentum": MOMENTUM}
     joint = [(found["images"], found["labels"])]
     own = slices(found, towers, BATCHES[towers])
@@ -170,11 +157,9 @@ def test_the_reference_distinguishes_towers_their_sizes_delay_and_sum(ran: dict[
     assert abs(trained(joint, share=1.0)[-1] - right[-1]) > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize(("towers", "reduce"), SLOPES)
-def test_no_asynchronous_update_is_lost(ran: dict[str, Any], towers: int, reduce: str) -> None:
-    found = ran[f"slope {towers} {reduce}"]
-    total = slope_model.gradient(found["images"], found["labels"]) * (towers if reduce == "sum" else 1)
-    assert len(found["losses"]) == SLOPE_STEPS
+def test_no_asynchronous_update_is_lost(ran: dict[str, Any]) -> None:
+    found, towers = ran["slope 3"], 3
+    total = towers * slope_model.gradient(found["images"], found["labels"])
     expected = found["first0"] - RATE * SLOPE_STEPS * total
     np.testing.assert_allclose(found["last0_0"], expected, rtol=0, atol=1e-5)
     part = BATCHES[towers][0] / sum(BATCHES[towers])
@@ -182,39 +167,32 @@ def test_no_asynchronous_update_is_lost(ran: dict[str, Any], towers: int, reduce
     assert one_update > 1e-3, "one update less would be seen"
 
 
-def test_asynchronous_training_learns_and_alone_it_is_the_synchronous_one(ran: dict[str, Any]) -> None:
+def test_asynchronous_training_by_one_tower_is_the_synchronous_one(ran: dict[str, Any]) -> None:
     np.testing.assert_array_equal(ran["asynchronous 1"]["losses"], ran["server 1"]["losses"])
-    losses = ran["asynchronous 3"]["losses"]
-    assert losses[-1] < losses[0]
 
 
 def test_a_reduction_that_loses_a_tower_is_refused_before_training(ran: dict[str, Any]) -> None:
-    assert "the reduction 'tf_hierarchical' is wrong" in ran["wrong"]
+    assert "the reduction 'tf_hierarchical' is wrong" in ran["wrong"]["error"]
 
 
 def test_a_server_that_is_no_tower_of_the_run_is_refused_before_training(ran: dict[str, Any]) -> None:
-    assert "/GPU:0" in ran["nowhere"]
+    assert "/GPU:0" in ran["nowhere"]["error"]
 
 
 def test_marks_stay_in_order_in_every_mode(ran: dict[str, Any]) -> None:
     for found in ran.values():
-        if not isinstance(found, str):
-            assert (found["marks"] >= 0).all()
-            assert (found["marks"][:, :, 2] > 0).all(), "computing takes time"
+        if "error" not in found:
+            assert (np.diff(found["marks"], axis=2, prepend=0.0) >= 0).all()
+            assert (np.diff(found["marks"])[:, :, 1] > 0).all(), "computing takes time"
 
 
 def test_variables_and_ops_are_where_the_mode_puts_them(ran: dict[str, Any]) -> None:
-    on = {
-        name: json.loads(str(found["variables_on"]))
-        for name, found in ran.items()
-        if name.endswith(" 3") and not isinstance(found, str)
-    }
-    assert on["asynchronous 3"] == {"/CPU:0": BYTES}
-    assert on["server on the last 3"] == {"/CPU:2": BYTES}
+    on = {name: found["variables"] for name, found in ran.items() if "error" not in found}
+    assert on["server on the last 2"] == {"/CPU:1": BYTES}
     towers = [f"/CPU:{tower}" for tower in range(3)]
-    assert on["collective 3"] == on["relaxed ring 3"] == dict.fromkeys(towers, BYTES)
+    assert on["groups of unequal size 3"] == dict.fromkeys(towers, BYTES)
     assert sum(on["staged 3"].values()) == BYTES
     assert set(on["staged 3"]) == set(towers)
-    ops = json.loads(str(ran["collective 3"]["ops_on"]))
+    ops = ran["groups of unequal size 3"]["ops"]
     assert set(ops) == set(towers)
     assert len(set(ops.values())) == 1, "every tower has the same ops"

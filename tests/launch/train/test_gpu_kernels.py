@@ -42,7 +42,7 @@ def test_the_mark_of_the_weights_waits_for_all_of_them_and_for_no_kernel_of_the_
 def test_every_op_of_numerics_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     numerics = found["numerics"]
     assert numerics["nodes"] > 250
-    assert numerics["short"] == 6, "two convolutions in three runs"
+    assert numerics["short"] == 6, "two convolutions of three towers"
     assert numerics["branches"] > 15, "the updates are inside branches"
     assert numerics["without"] == []
     assert numerics["nowhere"] == [], "decay, clipping and updates are on their variable's device"
@@ -50,6 +50,6 @@ def test_every_op_of_numerics_can_run_on_a_gpu(found: dict[str, Any]) -> None:
 
 def test_every_op_of_keras_models_methods_and_strategies_can_run_on_a_gpu(found: dict[str, Any]) -> None:
     trainers = found["trainers"]
-    assert trainers["nodes"] > 2500
+    assert trainers["nodes"] > 1500
     assert trainers["without"] == []
     assert trainers["nowhere"] == []

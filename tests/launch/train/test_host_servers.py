@@ -1,4 +1,4 @@
-"""What goes wrong with the TensorFlow servers of a run's hosts is reported with the host."""
+"""What goes wrong with the TensorFlow servers of a run's hosts is reported with the host; collectives."""
 
 import os
 import re
@@ -17,6 +17,7 @@ import pytest
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
+from gputopo.values.run.spec import RunSpec
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import cpu, serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched
@@ -24,41 +25,51 @@ from tests.launch.train.worker_process import run_worker, watched
 pytestmark = pytest.mark.tensorflow
 
 MODEL = "trivial-cifar10"  # the cheapest
-COLLECTIVE = {"variable_update": "replicated", "all_reduce": "collective", "ps_device": None}
+COLLECTIVE: dict[str, Any] = {"variable_update": "replicated", "all_reduce": "collective", "ps_device": None}
 
 
+KILLED = 5  # the step after which rank 1 is killed
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunSpec, int, list[Event]]]:
+    """Runs whose second host is asked to end after a step, and is killed later: spec, exit code, events."""
+    found = {}
+    for name, placed in {"server": {"ps_device": cpu(1)}, "collective": COLLECTIVE}.items():
+        folder = tmp_path_factory.mktemp(name)
+        endless = spec_of(2, 1, model=MODEL, num_batches=1_000_000, **placed)
+        with serving(folder, endless) as servers:
+
+            def kill(_: int, event: Event, rank_1: int = servers[1]) -> None:
+                if isinstance(event, Step) and event.step == 1:
+                    os.kill(rank_1, signal.SIGTERM)  # as batch systems do: not by the parent
+                elif isinstance(event, Step) and event.step == KILLED:
+                    os.kill(rank_1, signal.SIGKILL)
+
+            found[name] = (endless, *watched(folder, endless, kill))
+    return found
+
+
+@pytest.mark.parametrize("name", ["server", "collective"])
 def test_a_server_that_is_killed_ends_the_training_and_one_that_others_ask_to_end_does_not(
-    tmp_path: Path,
+    killed: dict[str, tuple[RunSpec, int, list[Event]]], name: str
 ) -> None:
-    endless = spec_of(3, 1, model=MODEL, num_batches=1_000_000, ps_device=cpu(1))
-    with serving(tmp_path, endless) as servers:
-
-        def kill(_: int, event: Event) -> None:
-            if isinstance(event, Step) and event.step == 1:
-                os.kill(servers[1], signal.SIGTERM)  # as batch systems do: not by the parent
-            elif isinstance(event, Step) and event.step == 5:
-                os.kill(servers[2], signal.SIGKILL)
-
-        code, events = watched(tmp_path, endless, kill)
+    spec, code, events = killed[name]
     failed = events[-1]
     assert isinstance(failed, RankFailed)
     assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
-    assert f"n2 (rank 2) at {endless.servers[2].address}" in failed.cause
+    assert f"n1 (rank 1) at {spec.servers[1].address}" in failed.cause
 
 
-def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host(tmp_path: Path) -> None:
-    endless = spec_of(2, 1, model=MODEL, **COLLECTIVE, num_batches=1_000_000)
-    with serving(tmp_path, endless) as servers:
-
-        def kill(_: int, event: Event) -> None:
-            if isinstance(event, Step) and event.step == 1:
-                os.kill(servers[1], signal.SIGKILL)
-
-        code, events = watched(tmp_path, endless, kill)
-    failed = events[-1]
-    assert isinstance(failed, RankFailed)
-    assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
-    assert f"n1 (rank 1) at {endless.servers[1].address}" in failed.cause
+def test_collectives_between_hosts_train_as_a_server_on_one_of_them_does(
+    killed: dict[str, tuple[RunSpec, int, list[Event]]],
+) -> None:
+    by_server, by_collective = (
+        [event.loss for event in events if isinstance(event, Step)][: KILLED + 1]
+        for _, _, events in killed.values()
+    )
+    assert len(set(by_server)) == KILLED + 1, "training changes the loss"
+    assert by_collective == pytest.approx(by_server, rel=1e-6)
 
 
 def listening(pid: int) -> set[int]:
@@ -66,29 +77,12 @@ def listening(pid: int) -> set[int]:
     return {one.laddr[1] for one in found if one.laddr and one.status == psutil.CONN_LISTEN}
 
 
-def test_the_ports_that_are_open_to_everyone_are_noticed_once(tmp_path: Path) -> None:
-    spec = spec_of(2, 1, model=MODEL, num_batches=3)
-    ports: set[int] = set()
-    with serving(tmp_path, spec) as servers:
-
-        def look(worker: int, event: Event) -> None:
-            if isinstance(event, Step):
-                ports.update(*map(listening, (worker, *servers.values())))
-
-        code, events = watched(tmp_path, spec, look)
-    assert code == 0
-    (notice,) = (one.says for one in events if isinstance(one, Noticed) and "listens" in one.says)
-    assert {int(port) for port in re.findall(r"\b\d{4,5}\b", notice)} == ports
-    assert "anyone who can connect to them can run code as you" in notice
-    assert "gputopo explain security" in notice
-
-
 _LAUNCHER = """
 import subprocess, sys
 subprocess.run([sys.executable, "-P", "-c", '''
 import os, signal, sys
 from gputopo.launch.train import parent
-parent.PARENT_STOPPED_S = 2.0
+parent.PARENT_STOPPED_S = 1.0
 print(os.getpid(), flush=True)
 if sys.argv[1] == "server":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -143,14 +137,14 @@ set_up_devices(spec)
 with joined(spec):
     there = spec.devices[1].device
     with tf.device(there):
-        variables = [tf.Variable(tf.zeros(1_000_000)) for _ in range(20)]
+        variables = [tf.Variable(tf.zeros(100_000)) for _ in range(20)]
     def read():
         with tf.device(there):
             return [tf.reduce_min(one.read_value()) for one in variables]
     graph = tf.compat.v1.wrap_function(read, [])
     for number in range(1, 9):
         for one in variables:
-            one.assign(np.full(1_000_000, number, np.float32))
+            one.assign(np.full(100_000, number, np.float32))
         found, _ = Read().first(0)
         assert found == [number] * 20, found
 """
@@ -166,19 +160,35 @@ def test_the_first_step_has_the_values_that_were_assigned_on_other_hosts(tmp_pat
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    """A run that asks for no exchange, and whose second host is slow."""
+def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Event], set[int]]:
+    """A run that asks for no exchange, and whose second host is slow; and the ports that it listens on."""
     folder, drills = tmp_path_factory.mktemp("slow"), read_drills("--drill", ["slow-gpu=1:0.2"])
     placed: dict[str, Any] = {"variable_update": "replicated", "ps_device": None}
     spec = spec_of(2, 1, **placed, model=MODEL, batch_size=64, num_batches=8, drills=drills)
-    with serving(folder, spec):
-        code, events, stderr = run_worker(folder, spec)
-    assert code == 0, stderr
-    return events
+    ports: set[int] = set()
+    with serving(folder, spec) as servers:
+
+        def look(worker: int, event: Event) -> None:
+            if isinstance(event, Step) and event.step == 1:
+                ports.update(*map(listening, (worker, *servers.values())))
+
+        code, events = watched(folder, spec, look)
+    assert code == 0
+    return events, ports
 
 
-def test_the_exchange_between_hosts_is_chosen_by_its_time_where_none_is_asked_for(slow: list[Event]) -> None:
-    (built,) = (event for event in slow if isinstance(event, ModelBuilt))
+def test_the_ports_that_are_open_to_everyone_are_noticed_once(slow: tuple[list[Event], set[int]]) -> None:
+    events, ports = slow
+    (notice,) = (one.says for one in events if isinstance(one, Noticed) and "listens" in one.says)
+    assert {int(port) for port in re.findall(r"\b\d{4,5}\b", notice)} == ports
+    assert "anyone who can connect to them can run code as you" in notice
+    assert "gputopo explain security" in notice
+
+
+def test_the_exchange_between_hosts_is_chosen_by_its_time_where_none_is_asked_for(
+    slow: tuple[list[Event], set[int]],
+) -> None:
+    (built,) = (event for event in slow[0] if isinstance(event, ModelBuilt))
     (said,) = (one for one in built.says if one.startswith("exchange between hosts"))
     assert re.fullmatch(
         r"exchange between hosts: copies [\d.]+ ms, collective [\d.]+ ms: (copies|collective)", said
@@ -205,11 +215,10 @@ def test_an_address_that_another_program_has_is_named(tmp_path: Path, rank: int)
     assert "port" in failed.remedy
 
 
-def computing_s(steps: list[Step], tower: int) -> float:
-    return median(step.marks[tower].compute_s for step in steps)
-
-
-def test_a_device_of_another_host_that_is_slow_is_seen_in_its_own_marks(slow: list[Event]) -> None:
-    steps = [event for event in slow if isinstance(event, Step) and event.step > 0]
+def test_a_device_of_another_host_that_is_slow_is_seen_in_its_own_marks(
+    slow: tuple[list[Event], set[int]],
+) -> None:
+    steps = [event for event in slow[0] if isinstance(event, Step) and event.step > 0]
     assert len(steps) == 8
-    assert computing_s(steps, 1) > 2 * computing_s(steps, 0)
+    computed = [median(step.marks[tower].compute_s for step in steps) for tower in (0, 1)]
+    assert computed[1] > 2 * computed[0]

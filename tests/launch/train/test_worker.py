@@ -5,7 +5,6 @@ import os
 import signal
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
 import psutil
@@ -67,23 +66,34 @@ def test_the_worker_reports_model_placement_warm_up_and_every_step_in_this_order
         assert all(mark.weights_s + mark.compute_s <= step.seconds for mark in step.marks)
 
 
-def test_what_slows_a_tower_down_is_measured_and_leaves_the_losses_alone_until_a_drill_spoils_one(
-    tmp_path: Path, plain: list[Event]
-) -> None:
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, list[Event]]:
+    """A run with drills, of which the last spoils a loss; checkpoints of each step; a trace with no place."""
+    folder = tmp_path_factory.mktemp("spoiled")
+    (folder / "trace").mkdir()
+    (folder / "trace" / "step-1").write_text("no folder")
     drills = read_drills(
         "--drill", ["slow-gpu=1:0.05", "slow-weights=1:0.1", "slow-input=0.5@3", "nan@7", "hang@9"]
     )
-    code, events, stderr = run_worker(tmp_path, msgspec.structs.replace(PLAIN, drills=drills))
-    steps = [event for event in events if isinstance(event, Step)]
+    saves = Lifecycle(
+        checkpoints=str(folder / "kept"), checkpoint_steps=1, trace=str(folder / "trace"), trace_steps=(1,)
+    )
+    code, events, _ = run_worker(folder, msgspec.structs.replace(PLAIN, drills=drills, lifecycle=saves))
+    return folder, code, events
+
+
+Spoiled = tuple[Path, int, list[Event]]
+
+
+def test_what_slows_a_tower_down_is_measured_and_leaves_the_losses_alone(
+    spoiled: Spoiled, plain: list[Event]
+) -> None:
+    steps = [event for event in spoiled[2] if isinstance(event, Step)]
     right = [event.loss for event in plain if isinstance(event, Step)]
     computed = [median(step.marks[tower].compute_s for step in steps) for tower in (0, 1)]
     assert computed[0] < computed[1]
     # The warm-up is one step; step 7 is the last one, whose loss is no number.
     assert [step.loss for step in steps[:7]] == pytest.approx(right[:7], rel=1e-6)
-    assert [step.loss for step in steps[7:]] == [None]
-    failed = events[-1]
-    assert isinstance(failed, RankFailed), stderr
-    assert (code, failed.kind) == (1, "loss")
     late = [step.waited_s or 0.0 for step in steps]
     assert median(late[:3]) < min(late[3:])
     for step in steps[3:]:
@@ -92,16 +102,11 @@ def test_what_slows_a_tower_down_is_measured_and_leaves_the_losses_alone_until_a
 
 
 def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_from_there(
-    tmp_path: Path,
+    spoiled: Spoiled,
 ) -> None:
-    saves = Lifecycle(checkpoints=str(tmp_path / "kept"), checkpoint_steps=1)
-    placed: dict[str, Any] = {"variable_update": "replicated", "ps_device": None, "all_reduce": "ring"}
-    drills = read_drills("--drill", ["nan@3"])
-    spec = trivial_spec(towers=2, num_batches=9, lifecycle=saves, drills=drills, **placed)
-    code, events, _ = run_worker(tmp_path, spec)
+    _, code, events = spoiled
     *steps, last = [event for event in events if isinstance(event, Step)]
-    assert last.loss is None
-    assert len(steps) < 9
+    assert (last.step, last.loss) == (7, None)
     assert all(step.loss is not None for step in steps)
     saved = [event.steps for event in events if isinstance(event, CheckpointSaved)]
     assert saved == [step.global_step for step in steps]
@@ -110,6 +115,26 @@ def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_
     assert (code, failed.exit_code, failed.kind) == (1, 1, "loss")
     assert "training ended there (--on-nan stop)" in failed.cause
     assert "--resume" in failed.remedy
+
+
+def test_a_trace_that_cannot_be_written_is_reported_and_training_goes_on(spoiled: Spoiled) -> None:
+    folder, _, events = spoiled
+    said = [event.says for event in events if isinstance(event, Noticed)]
+    begin = f"No trace of step 1, because it cannot be written to {folder / 'trace' / 'step-1'}: "
+    assert any(says.startswith(begin) and "--output" in says for says in said), said
+
+
+def test_an_evaluation_of_a_folder_states_how_many_examples_it_left_out(
+    tmp_path: Path, spoiled: Spoiled
+) -> None:
+    data = Data(folder=str(folders.cifar(tmp_path / "data")[0]), name="cifar10")
+    kept = Lifecycle(checkpoints=str(spoiled[0] / "kept"))
+    judge = trivial_spec(task="eval", data=data, batch_size=3, lifecycle=kept, num_batches=2, max_batches=2)
+    code, events, stderr = run_worker(tmp_path, judge)
+    assert code == 0, stderr
+    assert [event.examples for event in events if isinstance(event, Evaluated)] == [6]
+    said = [event.says for event in events if isinstance(event, Noticed)]
+    assert said == ["Evaluated on 6 of 7 examples (--num-batches); without it, on all."]
 
 
 def test_a_worker_that_is_asked_to_end_takes_its_step_saves_and_exports_nothing(tmp_path: Path) -> None:
@@ -202,45 +227,13 @@ def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_an_evaluation_of_a_folder_judges_every_example_once_or_states_how_many_it_left_out(
-    tmp_path: Path,
-) -> None:
-    data = Data(folder=str(folders.cifar(tmp_path / "data")[0]), name="cifar10")
-    kept = Lifecycle(checkpoints=str(tmp_path / "kept"))
-    trained = trivial_spec(model="trivial-cifar10", num_batches=1, num_warmup_batches=0, lifecycle=kept)
-    assert run_worker(tmp_path, trained)[0] == 0
-    judge = msgspec.structs.replace(trained, task="eval", data=data, batch_size=3)
-    found = []
-    for batches, most in ((None, None), (2, 2)):
-        spec = msgspec.structs.replace(judge, num_batches=batches, max_batches=most)
-        code, events, stderr = run_worker(tmp_path, spec)
-        assert code == 0, stderr
-        (evaluated,) = (event for event in events if isinstance(event, Evaluated))
-        found.append((evaluated.examples, [event.says for event in events if isinstance(event, Noticed)]))
-    assert found[0] == (7, [])
-    assert found[1] == (6, ["Evaluated on 6 of 7 examples (--num-batches); without it, on all."])
-
-
 def test_a_folder_that_cannot_be_written_is_reported_before_training(tmp_path: Path) -> None:
-    kept = Lifecycle(trace="/proc/no/kept", trace_steps=(1,))
-    code, events, _ = run_worker(tmp_path, trivial_spec(lifecycle=kept))
-    failed = events[-1]
+    kept = Lifecycle(checkpoints="/proc/no/kept")
+    code, (failed,), _ = run_worker(tmp_path, trivial_spec(lifecycle=kept))
     assert isinstance(failed, RankFailed)
-    assert (failed.kind, failed.exit_code, code) == ("trace", 2, 2)
+    assert (failed.kind, failed.exit_code, code) == ("checkpoint", 2, 2)
     assert "/proc/no/kept" in failed.cause
-    assert "--output" in failed.remedy
-    assert not any(isinstance(event, Step) for event in events)
-
-
-def test_a_trace_that_cannot_be_written_is_reported_and_training_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "trace").mkdir()
-    (tmp_path / "trace" / "step-1").write_text("no folder")
-    kept = Lifecycle(trace=str(tmp_path / "trace"), trace_steps=(1,))
-    code, events, stderr = run_worker(tmp_path, trivial_spec(lifecycle=kept))
-    assert code == 0, stderr[-2000:]
-    said = [event.says for event in events if isinstance(event, Noticed)]
-    begin = f"No trace of step 1, because it cannot be written to {tmp_path / 'trace' / 'step-1'}: "
-    assert any(one.startswith(begin) and "--output" in one for one in said), said
+    assert "--checkpoints" in failed.remedy
 
 
 def test_an_op_that_fails_in_a_step_is_placed_in_the_users_code(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Starts steps_process and process for the tests, and returns what they found."""
+"""Starts `process` for the tests, and returns what it found."""
 
 import json
 import re
@@ -14,11 +14,22 @@ Found = dict[str, Any]
 Cases = dict[str, dict[str, Any]]
 
 
-def steps_of(folder: Path, towers: int, cases: Cases) -> Found:
-    """Take steps in one process: {name: what steps_process found, with the arrays that it saved}."""
-    _run("steps_process", folder, towers, cases)
+def run_cases(folder: Path, towers: int, cases: Cases, **several: Any) -> Found:
+    """Run the cases in one process: {name: what it found, with the arrays that it saved}."""
+    file = folder / "cases.json"
+    file.write_text(json.dumps({"towers": towers, "cases": cases, **several}))
+    done = run_program("-m", "tests.launch.train.process", str(file), str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
     found: Found = json.loads((folder / "found.json").read_text())
-    return {name: one if "error" in one else one | arrays_of(folder, name) for name, one in found.items()}
+    return {
+        name: one if "error" in one else one | dict(np.load(folder / f"{name}.npz"))
+        for name, one in found.items()
+    }
+
+
+def steps_of(folder: Path, towers: int, cases: Cases) -> Found:
+    """Take steps of each case, 4 where it does not say how many."""
+    return run_cases(folder, towers, {name: {"steps": 4, **fields} for name, fields in cases.items()})
 
 
 def trained(folder: Path, towers: int, cases: Cases) -> Found:
@@ -34,21 +45,3 @@ def trained(folder: Path, towers: int, cases: Cases) -> Found:
             short = {name.replace("last", "w").replace("state0_", "s"): one[name] for name in one}
             one["arrays"] = {name: short[name] for name in short if re.match(r"w|s\d", name)}
     return found
-
-
-def run_cases(folder: Path, towers: int, cases: Cases, **several: Any) -> Found:
-    """Run the cases by `process`: {name: the arrays of a case, or what it was refused with}."""
-    _run("process", folder, towers, cases, **several)
-    errors = {path.stem: path.read_text() for path in folder.glob("*.error")}
-    return {path.stem: arrays_of(folder, path.stem) for path in folder.glob("*.npz")} | errors
-
-
-def arrays_of(folder: Path, name: str) -> Found:
-    return dict(np.load(folder / f"{name}.npz"))
-
-
-def _run(program: str, folder: Path, towers: int, cases: Cases, **several: Any) -> None:
-    file = folder / "cases.json"
-    file.write_text(json.dumps({"towers": towers, "cases": cases, **several}))
-    done = run_program("-m", f"tests.launch.train.{program}", str(file), str(folder))
-    assert done.returncode == 0, done.stderr[-3000:]

@@ -69,7 +69,7 @@ def test_the_next_step_on_other_devices_is_the_one_computed_by_hand(tmp_path: Pa
     for number, (name, moving) in enumerate(zip(("mean", "variance"), steps[0][2], strict=True)):
         was = before[f"state/0/conv/{name}"]
         expected = DECAY * was + (1 - DECAY) * moving
-        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=TOLERANCE, atol=TOLERANCE)
+        np.testing.assert_allclose(found[f"state0_{number}"], expected, rtol=TOLERANCE, atol=TOLERANCE)
     after = stored(kept, STEPS + 1)
     assert {name: array.shape for name, array in after.items() if "/" in name} == {
         name: array.shape for name, array in before.items() if "/" in name
