@@ -64,7 +64,7 @@ def jpeg(pixels: Any) -> bytes:
 
 def photographs(folder: Path) -> Path:
     """Write drawn pictures of many colours, larger and smaller than a model's input."""
-    return make_data(folder, DataRequest(name="imagenet", count=80, side=30, classes=1)).folder
+    return make_data(folder, DataRequest(name="imagenet", count=8, side=30, files=1, classes=1)).folder
 
 
 def record(label: int | None, *, encoded: bytes | None = None) -> bytes:

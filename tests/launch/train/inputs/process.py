@@ -21,7 +21,6 @@ Case = Callable[[Path], Any]
 CASES: dict[str, Case] = {
     case.__name__: case
     for case in (
-        pictures.colours_and_labels,
         feeding.ways,
         order.order,
         order.gone_on,

@@ -31,30 +31,23 @@ def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_t
     if way in FEEDS:
         assert found["sums"] == pytest.approx(given["ways"][f"sync-{towers}"]["sums"], rel=1e-9)
     if (way, towers) in TRAINED:
-        single = given["ways"]["sync-1" if way in FEEDS else f"{way}-1"]["losses"]
-        assert found["losses"] == pytest.approx(single, rel=SAME_LOSS)
+        assert found["losses"] == pytest.approx(given["ways"]["sync-1"]["losses"], rel=SAME_LOSS)
         assert len(set(found["losses"])) == STEPS
 
 
-def test_sources_bring_other_batches(given: dict[str, Any]) -> None:
-    losses = {way: given["ways"][f"{way}-1"]["losses"] for way in ("gpu", "cpu", "sync")}
-    assert len({losses["gpu"][0], losses["cpu"][1], losses["sync"][0]}) == 3
-
-
 def test_python_batches_let_the_model_learn_and_host_batches_are_new_each_step(given: dict[str, Any]) -> None:
-    python, host = (given["ways"][f"{way}-1"]["losses"] for way in ("sync", "cpu"))
+    python, host = given["ways"]["sync-1"]["losses"], given["ways"]["cpu-1"]["sums"]
     assert python[-1] < python[0] / 2  # the same examples come again
-    assert min(host) > 1.0  # new examples with labels by chance cannot be learned
+    assert len(set(host[0::2])) == STEPS  # of the images; every other sum is of labels
 
 
 def test_no_thread_is_left_after_close(given: dict[str, Any]) -> None:
     assert given["threads"] == {case: [] for case in CASES}
 
 
-@pytest.mark.parametrize("case", ["ways", "colours_and_labels", "gone_on", "cifar"])
-def test_no_pipeline_has_a_tuner_whose_sleep_its_end_would_wait_for(given: dict[str, Any], case: str) -> None:
-    """Of Python, of ImageNet, with care, of CIFAR-10."""
-    assert set(given["tuned"][case]) == {False}
+def test_no_pipeline_has_a_tuner_whose_sleep_its_end_would_wait_for(given: dict[str, Any]) -> None:
+    for case in ("ways", "forms", "gone_on", "cifar"):  # of Python, of ImageNet, with care, of CIFAR-10
+        assert set(given["tuned"][case]) == {False}
 
 
 def test_a_queue_makes_batches_ahead_of_the_step_that_takes_them(given: dict[str, Any]) -> None:
