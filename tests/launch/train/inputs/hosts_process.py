@@ -73,7 +73,7 @@ def evaluations(every: RunSpec) -> Any:
 
 
 def gone_on(every: RunSpec) -> Any:
-    """All pictures on one host; what follows after 3 steps of 10 on two that cache, to the next pass's end."""
+    """All pictures on one host; what follows 3 steps of 10 on two that cache, with the next pass."""
     fields: dict[str, Any] = {"folder": HERE / "numbered", "distortions": True}
     rest = on(every, 2, 1, batch=15, cache="raw", **fields)
     return {

@@ -27,7 +27,6 @@ CASES: dict[str, Case] = {
         order.cached,
         order.other_batches,
         damage.damage,
-        damage.stopped,
         damage.nothing_good,
         damage.let_go,
         damage.not_opened,

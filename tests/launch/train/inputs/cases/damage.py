@@ -25,11 +25,6 @@ def damage(root: Path) -> Any:
         return {"labels": labels, "says": list(made.notices), "images": made.images_per_epoch}
 
 
-def stopped(root: Path) -> Any:
-    """A kind that only the reader finds, if it stops the run."""
-    return error_of(lambda: steps(spec_of(folders.damaged(root / "kind", "checksum"), task="eval"), range(2)))
-
-
 def nothing_good(root: Path) -> Any:
     data = folders.with_records(root / "junk", [b"junk"] * 5)
     with source(spec_of(data, bad_records="skip")) as made:

@@ -14,7 +14,6 @@ from tests.launch.train.inputs.cases.sources import Picture, spec_of, steps
 PICTURES: tuple[tuple[str, bool, str, str | None], ...] = (
     ("round_robin", False, "train", None),
     ("bilinear", False, "train", None),
-    ("area", False, "train", None),
     ("bilinear", False, "train", "decoded"),
     ("bilinear", True, "train", None),
     ("bilinear", True, "eval", None),
