@@ -16,6 +16,7 @@ from gputopo.workload import known_architectures, workload_names
 from gputopo.launch.models import NetworkModel, Stream, TowerRows, build_model, layers, parameter_count
 from gputopo.launch.models.layers import cut_normal, integers, normal, uniform
 from gputopo.launch.train.inputs import examples
+from tests.launch.train.steps_process import tiny  # it has all kinds of layers but a shortcut
 
 answer = {"parameters": {name: parameter_count(build_model(name)) for name in workload_names()}}
 answer["shapes"] = {name: build_model(name).input_shape for name in workload_names()}
@@ -41,24 +42,21 @@ nchw = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NCHW")[0].n
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
 dropped = layers.dropout(np.ones((64, 4096), np.float32), 0.5, TowerRows(0, 64, stream), 0)
 answer["dropped"] = float((dropped == 0).numpy().mean())
-def takes_any(name):
-    model = NetworkModel.of(known_architectures()[name])
+def takes_any(model):
     with tf.Graph().as_default():
         given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
         images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
         count, rows = len(model.variables), TowerRows(0, -1, Stream(0, 0))
         passed = model.forward(given[:count], given[count:], images, rows, "NHWC", training=False)
         return passed.logits.shape.as_list() == [None, model.classes]
-answer["takes any"] = [name for name in sys.argv[1:] if takes_any(name)]
+answer["takes any"] = [takes_any(tiny()), takes_any(NetworkModel.of(known_architectures()["resnet20"]))]
 json.dump(answer, sys.stdout)
 """
-# All kinds of layers are in them.
-NETWORKS = ["alexnet", "googlenet", "resnet50_v2", "resnet20", "densenet40_k12"]
 
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, object]:
-    found: dict[str, object] = answer_of("-c", ASK, *NETWORKS)
+    found: dict[str, object] = answer_of("-c", ASK)
     return found
 
 
@@ -94,7 +92,7 @@ def test_both_data_formats_hold_the_same_images(answer: dict[str, object]) -> No
 
 
 def test_networks_take_a_batch_of_any_size_as_an_export_needs(answer: dict[str, object]) -> None:
-    assert answer["takes any"] == NETWORKS
+    assert answer["takes any"] == [True, True]
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
