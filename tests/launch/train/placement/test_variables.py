@@ -38,7 +38,7 @@ def addresses(variables):
     return [address(variable) for variable in variables]
 
 places = {}
-for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None), ("independent", None)):
+for mode, ps in (("parameter_server", "/CPU:0"), ("replicated", None)):
     spec = trivial_spec(2, variable_update=mode, ps_device=ps)
     stepper = stepper_of(build_model(spec.model, spec), spec)
     copies = stepper.placement.places
@@ -106,7 +106,6 @@ def test_every_copy_has_memory_of_its_own_from_the_start_and_keeps_it_through_th
     assert {mode: len(before) for mode, (before, _) in places.items()} == {
         "parameter_server": 1,
         "replicated": 2,
-        "independent": 2,
     }
     for mode, (before, after) in places.items():
         apart = {address for place in before for address in place}
