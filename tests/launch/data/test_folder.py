@@ -48,8 +48,9 @@ def test_a_subset_without_files_is_an_error_when_it_is_needed(tmp_path: Path) ->
         find_data(tmp_path).of("validation")
 
 
-@pytest.mark.parametrize(("suffix", "form"), [(".bin", "binary"), ("", "python")])
-@pytest.mark.parametrize("inner", ["", "cifar-10-batches-bin", "cifar-10-batches-py"])
+@pytest.mark.parametrize(
+    ("suffix", "form", "inner"), [(".bin", "binary", ""), ("", "python", "cifar-10-batches-py")]
+)
 def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
     tmp_path: Path, suffix: str, form: str, inner: str
 ) -> None:
@@ -67,7 +68,6 @@ def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
     ("binary", "python", "form"),
     [
         (("data_batch_1.bin",), ("data_batch_1", "data_batch_2", "test_batch"), "python"),
-        (("test_batch.bin",), ("data_batch_1", "data_batch_2"), "python"),
         (("data_batch_1.bin",), ("data_batch_1",), "binary"),
     ],
 )
@@ -83,19 +83,18 @@ def test_of_both_versions_of_cifar_in_one_folder_the_one_with_more_files_is_read
     assert [path.name for path in found.of("train")] == [name for name in files if name.startswith("data")]
 
 
-@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "ILSVRC2012_img_train.tar", "cifar.tgz"])
-def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(InputError, match=f"holds no data set but {name}") as error:
+def test_an_archive_is_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"holds no data set but cifar-10-python\.tar\.gz") as error:
         find_data(tmp_path)
-    assert error.value.hint == f"unpack it there: tar xf {name}"
+    assert error.value.hint == "unpack it there: tar xf cifar-10-python.tar.gz"
 
 
-@pytest.mark.parametrize("name", [None, "imagenet", "cifar10"])
-def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
+def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "images.tfrecord").write_bytes(framed(b"a"))
-    with pytest.raises(InputError, match=r"has no data set with known file names: images\.tfrecord"):
-        find_data(tmp_path, name)
+    with pytest.raises(InputError, match=r"has no data set with known file names: images\.tfrecord") as error:
+        find_data(tmp_path, "imagenet")
+    assert "named like train-00000-of-01024 (TFRecords); " in error.value.hint
 
 
 def test_no_folder_an_empty_one_and_a_file_are_distinguished(tmp_path: Path) -> None:
@@ -107,13 +106,6 @@ def test_no_folder_an_empty_one_and_a_file_are_distinguished(tmp_path: Path) -> 
     (tmp_path / "file").write_text("a")
     with pytest.raises(InputError, match="is a file, not a folder"):
         find_data(tmp_path / "file")
-
-
-def test_another_data_set_than_asked_for_is_refused(tmp_path: Path) -> None:
-    shard(tmp_path, "train-00000-of-00001", b"a")
-    assert find_data(tmp_path, "imagenet").name == "imagenet"
-    with pytest.raises(InputError, match="holds imagenet, not cifar10"):
-        find_data(tmp_path, "cifar10")
 
 
 def test_damage_is_seen_without_reading_the_data(tmp_path: Path) -> None:
@@ -152,6 +144,8 @@ def test_a_binary_cifar_file_that_is_cut_is_seen(tmp_path: Path) -> None:
 
 def test_a_folder_of_both_data_sets_is_read_as_the_one_that_is_asked_for(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-00001", b"a")
+    with pytest.raises(InputError, match="holds imagenet, not cifar10"):
+        find_data(tmp_path, "cifar10")
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
     assert find_data(tmp_path, "cifar10").name == "cifar10"
     assert find_data(tmp_path, "imagenet").name == find_data(tmp_path).name == "imagenet"
@@ -219,6 +213,8 @@ def test_a_host_that_differs_is_named_with_what_differs() -> None:
             require_same(FOLDER, "train", OWN, others)
         assert refused.value.what == says
         assert refused.value.exit_code == ExitCode.USAGE
+    with pytest.raises(InputError, match=r"train-00003-of-01024 is missing; the same on n2 \(rank 2\)$"):
+        require_same(FOLDER, "train", OWN, dict.fromkeys(("n1 (rank 1)", "n2 (rank 2)"), but(s3=None)))
 
 
 def test_a_listing_has_the_files_of_one_subset_with_their_sizes(tmp_path: Path) -> None:
@@ -226,10 +222,5 @@ def test_a_listing_has_the_files_of_one_subset_with_their_sizes(tmp_path: Path) 
         (tmp_path / name).write_bytes(b"x" * len(name))
     names = ("train-00000-of-00002", "train-00001-of-00002")
     assert list_files(tmp_path, "imagenet", "train") == Listing({name: len(name) for name in names})
-
-
-def test_a_listing_of_a_folder_that_cannot_be_used_has_the_reason(tmp_path: Path) -> None:
-    assert (
-        list_files(tmp_path / "nowhere", "imagenet", "train").error
-        == f"there is no folder {tmp_path}/nowhere"
-    )
+    nowhere = tmp_path / "nowhere"
+    assert list_files(nowhere, "imagenet", "train") == Listing({}, f"there is no folder {nowhere}")
