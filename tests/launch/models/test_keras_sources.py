@@ -1,7 +1,5 @@
 """What a user's module path leads to. Modules are written for each test; no model is built."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.launch.forks import run_program

@@ -2,7 +2,6 @@
 
 import pytest
 
-from gputopo.values.errors import UsageError
 from gputopo.workload import require_workload, workload_names
 from tests.launch.forks import answer_of
 
@@ -93,9 +92,3 @@ def test_both_data_formats_hold_the_same_images(answer: dict[str, object]) -> No
 
 def test_networks_take_a_batch_of_any_size_as_an_export_needs(answer: dict[str, object]) -> None:
     assert answer["takes any"] == [True, True]
-
-
-def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError) as refused:
-        require_workload("alexnt")
-    assert "alexnet" in refused.value.hint

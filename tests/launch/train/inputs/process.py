@@ -35,7 +35,6 @@ CASES: dict[str, Case] = {
         cifar.cifar,
         damage.unfit,
         feeding.unused,
-        feeding.queue,
         alone.threads_left,
         alone.input_only,
     )

@@ -48,7 +48,3 @@ def test_no_thread_is_left_after_close(given: dict[str, Any]) -> None:
 def test_no_pipeline_has_a_tuner_whose_sleep_its_end_would_wait_for(given: dict[str, Any]) -> None:
     for case in ("ways", "forms", "gone_on", "cifar"):  # of Python, of ImageNet, with care, of CIFAR-10
         assert set(given["tuned"][case]) == {False}
-
-
-def test_a_queue_makes_batches_ahead_of_the_step_that_takes_them(given: dict[str, Any]) -> None:
-    assert given["queue"] == {"taken": [0], "made": [0, 1, 2], "out of order": 7}

@@ -15,16 +15,15 @@ from tests.launch.train.inputs import folders
 pytestmark = pytest.mark.tensorflow
 
 HOSTS = 2
-BITTEN = "train-00001-of-00003"
+FILE = "train-00001-of-00003"
 
 
 def write(place: Path, rank: int) -> None:
     """Write the folders of a host."""
     folders.damaged(place / "picture", "picture")
     folders.damaged(place / "missing", "none")
-    folders.damaged(place / "bitten", "checksum" if rank == 1 else "none")
     if rank:
-        (place / "missing" / BITTEN).unlink()
+        (place / "missing" / FILE).unlink()
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +81,7 @@ def test_the_second_pass_comes_from_the_cache_of_each_host(given: dict[str, Any]
 def test_a_host_with_other_files_than_rank_0_is_named(given: dict[str, Any]) -> None:
     cases = {
         "missing": "host n1 (rank 1) has 2 of the 3 train files",
-        "bitten": "the input cannot be read: host n1 (rank 1) cannot read its rows",
-        "picture": f"{BITTEN}, record 1: it has no image that can be decoded",
+        "picture": f"{FILE}, record 1: it has no image that can be decoded",
     }
     for name, says in cases.items():
         what, hint = given["wrong"][name]

@@ -117,7 +117,6 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]
     folder = tmp_path_factory.mktemp("odd")
     kept, relaxed, adam = (folder / name for name in ("kept", "relaxed", "adam"))
     by_adam: Fields = {"optimization": {"optimizer": "adam"}}
-    spread: Fields = {"ps_device": None, "exchange": {"ps_spread": True}}
     every = {"lifecycle": {"checkpoint_steps": 2, "keep_checkpoints": 2, "resume": False}}
     runs = [
         other("many", kept, num_batches=9, **every),  # saved at 2, 4, 6, 8 and 9
@@ -127,7 +126,6 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]
         other("full", relaxed, disk_bytes=3000, num_batches=4, lifecycle={"checkpoint_steps": 2}),
         other("carries", relaxed, **MODES["relaxed"], precision=FP16),
         other("anew", adam, **by_adam, lifecycle={"resume": False, "resume_or_start": True}),
-        other("parts", adam, **by_adam, **spread),
         other("method", adam, **by_adam, method="kuza55", seed=99),
     ]
     return folder, run_all(folder, 2, runs)
@@ -184,11 +182,9 @@ def test_a_full_disk_ends_the_run_with_its_steps_reported_and_the_last_checkpoin
     assert not list((odd[0] / "relaxed").glob(".*"))
 
 
-def test_devices_that_share_variables_may_be_others_after_a_resume_and_those_of_a_keras_method(
-    odd: tuple[Path, dict[str, Ran]],
-) -> None:
-    resumed = [odd[1][name].reported(Resumed)[0].steps for name in ("parts", "method")]
-    assert resumed == [2, 4]
+def test_a_keras_method_continues_the_checkpoint_of_another_mode(odd: tuple[Path, dict[str, Ran]]) -> None:
+    (resumed,) = odd[1]["method"].reported(Resumed)
+    assert resumed.steps == 2
     found = {}
     for steps in (2, 4):
         with np.load(odd[0] / "adam" / f"checkpoint-0000000{steps}.npz") as file:

@@ -1,6 +1,5 @@
 """How batches come to the step."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -55,25 +54,3 @@ def unused(root: Path) -> None:
         with source(spec_of(**fields)) as made:
             pass
         made.close()
-
-
-def queue(root: Path) -> Any:
-    """What a queue of depth 2 has made by the time that it is asked for its second batch."""
-    from gputopo.launch.train.inputs import Prefetched
-
-    made: list[int] = []
-    ahead = threading.Event()
-
-    def make(number: int) -> list[int]:
-        made.append(number)
-        if number == 2:
-            ahead.set()
-        return [number]
-
-    batches = Prefetched(make, 2)
-    try:
-        first = batches.take(0)
-        ahead.wait(60)
-        return {"taken": first, "made": list(made), "out of order": batches.take(7)[0]}
-    finally:
-        batches.close()
