@@ -178,43 +178,30 @@ def test_a_model_of_the_catalogue_is_made_for_one_data_set(tmp_path: Path) -> No
         require_made_for(find_data(tmp_path), "resnet20")
 
 
-FOLDER = Path("/data")
-OWN = Listing({f"train-{number:05d}-of-01024": 1000 + number for number in range(1024)})
-
-
-def but(**changed: int | None) -> Listing:
-    """Return the listing with other sizes, or without files, by the shard's number (s7=12)."""
-    by_name = {f"train-{int(short[1:]):05d}-of-01024": size for short, size in changed.items()}
-    return Listing({name: size for name, size in {**OWN.sizes, **by_name}.items() if size is not None})
+A, B, C, MORE = (f"train-0000{number}-of-00003" for number in range(4))
 
 
 def test_a_host_that_differs_is_named_with_what_differs() -> None:
+    all_files = Listing({A: 10, B: 11, C: 12})
+    has, said = "host n2 (rank 2) has", f"{A} is missing"
     cases: list[tuple[Listing, str]] = [
+        (Listing({B: 11, C: 12}), f"{has} 2 of the 3 train files in /data: {said}"),
+        (Listing({B: 11}), f"{has} 1 of the 3 train files in /data: {A} and 1 more are missing"),
         (
-            but(s3=None),
-            "host n2 (rank 2) has 1023 of the 1024 train files in /data: train-00003-of-01024 is missing",
+            Listing({A: 10, B: 11, C: 12, MORE: 13}),
+            f"rank 0 has 3 of the 4 train files that {has} in /data: {MORE} is missing",
         ),
-        (
-            but(s3=None, s7=None, s9=None),
-            "host n2 (rank 2) has 1021 of the 1024 train files in /data: "
-            "train-00003-of-01024 and 2 more are missing",
-        ),
-        (
-            but(s2000=5),
-            "rank 0 has 1024 of the 1025 train files that host n2 (rank 2) has in /data: "
-            "train-02000-of-01024 is missing",
-        ),
-        (but(s5=12), "/data/train-00005-of-01024 has 12 bytes on host n2 (rank 2), and 1005 on rank 0"),
+        (Listing({A: 10, B: 12, C: 12}), f"/data/{B} has 12 bytes on host n2 (rank 2), and 11 on rank 0"),
         (Listing({}, "there is no folder /data"), "host n2 (rank 2): there is no folder /data"),
     ]
     for there, says in cases:
-        others = {"n1 (rank 1)": OWN, "n2 (rank 2)": there}
         with pytest.raises(InputError) as refused:
-            require_same(FOLDER, "train", OWN, others)
+            require_same(Path("/data"), "train", all_files, {"n1 (rank 1)": all_files, "n2 (rank 2)": there})
         assert refused.value.what == says
         assert refused.value.exit_code == ExitCode.USAGE
-    with pytest.raises(InputError, match=r"train-00003-of-01024 is missing; the same on n2 \(rank 2\)$"):
-        require_same(FOLDER, "train", OWN, dict.fromkeys(("n1 (rank 1)", "n2 (rank 2)"), but(s3=None)))
+    others = dict.fromkeys(("n1 (rank 1)", "n2 (rank 2)"), Listing({B: 11, C: 12}))
+    with pytest.raises(InputError, match=rf"{said}; the same on n2 \(rank 2\)$"):
+        require_same(Path("/data"), "train", all_files, others)
 
 
 def test_a_listing_has_the_files_of_one_subset_with_their_sizes(tmp_path: Path) -> None:

@@ -186,15 +186,6 @@ def cut_cifar(folder: Path) -> Path:
     return folder
 
 
-def broken_cifar(folder: Path) -> Path:
-    """Write a sound training file of the Python version and one that ends in the middle."""
-    folder.mkdir(parents=True)
-    data = pickle.dumps({b"data": np.zeros((3, PIXELS), np.uint8), b"labels": [0, 1, 2]}, protocol=2)
-    for number, size in ((1, len(data)), (2, 500)):
-        (folder / f"data_batch_{number}").write_bytes(data[:size])
-    return folder
-
-
 def normalised(pixels: Any) -> Any:
     return pixels.astype(np.float32) / 127.5 - 1
 

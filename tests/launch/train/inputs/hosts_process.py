@@ -22,7 +22,7 @@ from tests.launch.train.inputs.cases.sources import Picture, error_of, source, s
 HERE = Path("/proc/self/cwd")
 CIFAR = Picture((32, 32, 3), 11)
 STEPS = 8
-WRONG = ("missing", "picture")
+WRONG = ("missing", "bitten", "picture")
 
 
 def main(spec_file: str, out: str) -> None:
@@ -91,14 +91,6 @@ def wrong(every: RunSpec) -> Any:
     return found
 
 
-def memory(every: RunSpec) -> Any:
-    """A refusal of another host, which has less memory free than the records need."""
-    from gputopo.launch.train.inputs import require_cache_memory
-
-    paths = sorted((HERE / "numbered").glob("train-*"))
-    return error_of(lambda: require_cache_memory(paths, "raw", free=1, host="n1 (rank 1)"))
-
-
 def threads(every: RunSpec) -> Any:
     """What the input says of threads where hosts have different numbers of cores."""
     replace = msgspec.structs.replace
@@ -108,7 +100,7 @@ def threads(every: RunSpec) -> Any:
         return {"says": made.notices, "describes": dict(made.describe())["threads"]}
 
 
-CASES = {case.__name__: case for case in (evaluations, gone_on, wrong, memory, threads)}
+CASES = {case.__name__: case for case in (evaluations, gone_on, wrong, threads)}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ def write(place: Path, rank: int) -> None:
     """Write the folders of a host."""
     folders.damaged(place / "picture", "picture")
     folders.damaged(place / "missing", "none")
+    folders.damaged(place / "bitten", "checksum" if rank else "none")
     if rank:
         (place / "missing" / FILE).unlink()
 
@@ -81,16 +82,13 @@ def test_the_second_pass_comes_from_the_cache_of_each_host(given: dict[str, Any]
 def test_a_host_with_other_files_than_rank_0_is_named(given: dict[str, Any]) -> None:
     cases = {
         "missing": "host n1 (rank 1) has 2 of the 3 train files",
+        "bitten": "the input cannot be read: host n1 (rank 1) cannot read its rows",
         "picture": f"{FILE}, record 1: it has no image that can be decoded",
     }
     for name, says in cases.items():
         what, hint = given["wrong"][name]
         assert says in what
         assert hint
-
-
-def test_a_host_that_cannot_cache_all_records_is_named(given: dict[str, Any]) -> None:
-    assert given["memory"][0].endswith("are free on host n1 (rank 1)")
 
 
 def test_threads_are_counted_for_each_host_by_its_own_cores(given: dict[str, Any]) -> None:

@@ -49,6 +49,7 @@ def test_the_last_batch_is_filled_up_and_after_it_there_is_nothing(given: dict[s
 def test_records_that_memory_cannot_hold_are_refused_before_they_are_read(given: dict[str, Any]) -> None:
     found = given["cached"]
     assert found["raw fits"] is found["decoded fits"] is None
-    assert found["raw"][0].startswith("--cache raw needs about 0.0 GiB of memory, and 0.0 GiB")
+    says = "--cache raw needs about 0.0 GiB of memory, and 0.0 GiB are free on host n1 (rank 1)"
+    assert found["raw"][0] == says
     assert "use --cache raw" in found["decoded"][1]
     assert "remove --cache" in found["raw"][1]

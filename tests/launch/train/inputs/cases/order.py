@@ -76,7 +76,7 @@ def cached(root: Path) -> Any:
     stored, decoded = sum(path.stat().st_size for path in paths), 9 * 40 * 40 * 3
 
     def refusal(form: CacheForm, free: int) -> Any:
-        return error_of(lambda: require_cache_memory(paths, form, free=free))
+        return error_of(lambda: require_cache_memory(paths, form, free=free, host="n1 (rank 1)"))
 
     return {
         "raw fits": refusal("raw", stored),
