@@ -59,7 +59,7 @@ def test_cifar_is_known_in_both_versions_and_as_it_unpacks(
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
         (folder / f"{name}{suffix}").write_bytes(bytes(3073))
     found = find_data(tmp_path)
-    assert (found.name, found.form) == ("cifar10", form)
+    assert (found.name, found.form, found.notices) == ("cifar10", form, ())
     assert [len(found.of("train")), len(found.of("validation"))] == [5, 1]
     assert count_records(found, "train") == (5 if form == "binary" else None)
 
