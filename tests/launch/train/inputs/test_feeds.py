@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.inputs.cases.feeding import STEPS, TRAINED
+from tests.launch.train.inputs.cases.feeding import SOURCES, STEPS
 from tests.launch.train.inputs.cases.sources import FEEDS
 from tests.launch.train.inputs.process import CASES
 
@@ -14,31 +14,27 @@ pytestmark = pytest.mark.tensorflow
 SAME_LOSS = 1e-5
 
 
-@pytest.mark.parametrize(
-    ("way", "towers"),
-    [("gpu", 1), ("cpu", 1), ("sync", 1), *((way, 2) for way in ("gpu", "cpu", *FEEDS))],
-)
+@pytest.mark.parametrize("way", SOURCES)
 def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_to_every_device(
-    given: dict[str, Any], way: str, towers: int
+    given: dict[str, Any], way: str
 ) -> None:
-    found = given["ways"][f"{way}-{towers}"]
-    devices = [f"/CPU:{tower}" for tower in range(towers)]
+    found = given["ways"][way]
     on_devices = way in ("gpu", "cpu", "staged")
-    assert found["input"]["ready_on"] == (", ".join(devices) if on_devices else "/CPU:0")
+    assert found["input"]["ready_on"] == ("/CPU:0, /CPU:1" if on_devices else "/CPU:0")
     assert found["input"].get("feed", way) == way
-    staged = [device for device in devices for _ in ("images", "labels")]
-    assert found["fed"] == ([] if way == "gpu" else staged if on_devices else ["/CPU:0"] * 2 * towers)
+    staged = ["/CPU:0", "/CPU:0", "/CPU:1", "/CPU:1"]  # images and labels of each tower
+    assert found["fed"] == ([] if way == "gpu" else staged if on_devices else ["/CPU:0"] * 4)
     if way in FEEDS:
-        assert found["sums"] == pytest.approx(given["ways"][f"sync-{towers}"]["sums"], rel=1e-9)
-    if (way, towers) in TRAINED:
-        assert found["losses"] == pytest.approx(given["ways"]["sync-1"]["losses"], rel=SAME_LOSS)
-        assert len(set(found["losses"])) == STEPS
+        assert found["sums"] == pytest.approx(given["ways"]["sync"]["sums"], rel=1e-9)
 
 
-def test_python_batches_let_the_model_learn_and_host_batches_are_new_each_step(given: dict[str, Any]) -> None:
-    python, host = given["ways"]["sync-1"]["losses"], given["ways"]["cpu-1"]["sums"]
-    assert python[-1] < python[0] / 2  # the same examples come again
-    assert len(set(host[0::2])) == STEPS  # of the images; every other sum is of labels
+def test_python_batches_let_the_model_learn_however_they_come_and_host_batches_are_new_each_step(
+    given: dict[str, Any],
+) -> None:
+    losses = given["ways"]["single"]["losses"]
+    assert given["ways"]["staged"]["losses"] == pytest.approx(losses, rel=SAME_LOSS)
+    assert losses[-1] < losses[0] / 2  # the same examples come again
+    assert len(set(given["ways"]["cpu"]["sums"][0::2])) == 2 * STEPS  # of images; the others are of labels
 
 
 def test_no_thread_is_left_after_close(given: dict[str, Any]) -> None:

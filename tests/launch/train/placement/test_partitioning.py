@@ -84,4 +84,4 @@ def test_halves_have_all_towers_and_differ_by_one(towers: int) -> None:
     assert [tower for group in groups for tower in group] == list(range(towers))
     assert len(groups) <= 2
     assert all(groups)
-    assert len(groups[0]) - len(groups[-1]) <= 1 if groups else towers == 0
+    assert 0 <= len(groups[0]) - len(groups[-1]) <= 1 if groups else towers == 0
