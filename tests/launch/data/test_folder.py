@@ -40,6 +40,9 @@ def test_missing_files_of_a_set_are_reported(tmp_path: Path) -> None:
     shard(tmp_path, "train-00000-of-01024", b"a")
     (notice,) = find_data(tmp_path).notices
     assert "has 1 of 1024 train files" in notice
+    shard(tmp_path, "train-00000-of-00002", b"a")
+    (notice,) = find_data(tmp_path).notices
+    assert "has train files of several sets (-of-00002 and -of-01024)" in notice
 
 
 def test_a_subset_without_files_is_an_error_when_it_is_needed(tmp_path: Path) -> None:
