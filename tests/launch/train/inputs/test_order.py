@@ -27,10 +27,11 @@ def test_going_on_is_exact_where_bad_records_are_left_out_and_towers_have_other_
 
 def test_going_on_with_other_batches_passes_over_no_image_and_takes_none_twice(given: dict[str, Any]) -> None:
     sums = {}
-    for run, steps in given["other_batches"].items():
-        examples, losses = np.array(steps).T
+    for run in ("parts", "whole"):
+        examples, losses = np.array(given["other_batches"][run]).T
         sums[run] = dict(zip(examples.cumsum().tolist(), (examples * losses).cumsum().tolist(), strict=True))
     assert list(sums["parts"]) == [10, 20, 25, 30]
+    assert given["other_batches"]["images"] == 30, "the next run continues there"
     assert sums["parts"] == pytest.approx({taken: sums["whole"][taken] for taken in sums["parts"]}, rel=1e-5)
 
 

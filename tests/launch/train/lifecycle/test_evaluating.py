@@ -27,6 +27,7 @@ from tests.launch.train.trained import USER
 pytestmark = pytest.mark.tensorflow
 
 TOWERS, ROWS, STEPS = 2, 4, 6
+RATE = 0.01  # so low that not every example is recognised
 MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time
 SERVER: Fields = {"variable_update": "parameter_server", "ps_device": "/CPU:0"}
 
@@ -48,7 +49,7 @@ def runs_in(folder: Path) -> list[Fields]:
     (folder / "real").mkdir()
     (folder / "keras").symlink_to(folder / "real")
     return [
-        _run("train", STEPS, lifecycle=every, optimization={"optimizer": "momentum"}),
+        _run("train", STEPS, lifecycle=every, learning_rate=RATE, optimization={"optimizer": "momentum"}),
         _run("eval", 3, variable_update="replicated", task="eval", lifecycle=kept),
         _run("forward", 3, task="forward", num_warmup_batches=1),
         _run("nan", 2, num_warmup_batches=3, min_warmup_s=0.05, learning_rate=1e30, optimization=warn),
@@ -115,6 +116,7 @@ def test_an_evaluation_agrees_with_numpy_on_the_trained_variables_and_moving_sta
     (reported,) = ran["eval"].reported(Evaluated)
     assert reported.examples == 3 * TOWERS * ROWS
     assert (reported.top1, reported.top5) == (top1, top5)
+    assert 0 < top1 < top5
     assert reported.loss == pytest.approx(loss, rel=TOLERANCE)
     assert reported.steps == STEPS
     assert len(ran["eval"].reported(Step)) == 3
@@ -272,7 +274,7 @@ def test_scalars_of_each_device_and_of_all_are_those_of_the_events(
     assert found["all"]["loss"] == [
         [number, pytest.approx(step.loss)] for number, step in zip(numbers, steps, strict=True)
     ]
-    assert found["all"]["learning_rate"] == [[number, pytest.approx(0.1)] for number in numbers]
+    assert found["all"]["learning_rate"] == [[number, pytest.approx(RATE)] for number in numbers]
     assert found["tower_1"]["images_per_sec"] == [
         [step.global_step, pytest.approx(ROWS / (step.marks[1].weights_s + step.marks[1].compute_s))]
         for step in steps

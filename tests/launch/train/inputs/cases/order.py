@@ -52,6 +52,7 @@ def other_batches(root: Path) -> Any:
     """
     from gputopo.launch.models import build_model
     from gputopo.launch.train import train
+    from gputopo.launch.train.lifecycle import newest_checkpoint
 
     data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
     kept = Lifecycle(checkpoints=str(root / "kept"), resume_or_start=True)
@@ -65,7 +66,9 @@ def other_batches(root: Path) -> Any:
         return [(event.images, event.loss or 0.0) for event in events if isinstance(event, Step)]
 
     parts = [losses(batch, 2, kept) for batch in ((4, 6), (2, 3))]
-    return {"parts": parts[0] + parts[1], "whole": losses((5,), 6, Lifecycle())}
+    saved, _ = newest_checkpoint(root / "kept")
+    images = None if saved is None else saved.header.images
+    return {"parts": parts[0] + parts[1], "whole": losses((5,), 6, Lifecycle()), "images": images}
 
 
 def cached(root: Path) -> Any:
