@@ -111,13 +111,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _part(batch: Any, name: str) -> Any:
-    """Return a part of a batch. Its keys are bytes, or text if Python 3 pickled it again."""
+    """Return a part of a batch. Its keys are bytes, as Python 2 pickled them."""
     if not isinstance(batch, dict):
         raise ValueError("it is not a table")
-    for key in (name.encode(), name):
-        if key in batch:
-            return batch[key]
-    raise ValueError(f"it has no {name}")
+    if name.encode() not in batch:
+        raise ValueError(f"it has no {name}")
+    return batch[name.encode()]
 
 
 def bad_label(label: int) -> str:

@@ -81,11 +81,6 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
     for path in paths:
         try:
             file = cifar_files.read_cifar(path)
-        except InputError as error:
-            if bad.policy == "stop":
-                raise
-            bad.note(path, 0, error.what.removeprefix(f"{path} "))
-            continue
         except OSError as error:
             raise InputError(
                 f"{path} cannot be read: {error.strerror}", "check its owner and permissions"

@@ -1,10 +1,10 @@
-"""Costs of Keras models, counted in their graphs, against the tables and against counts by hand."""
+"""Costs of Keras models, counted in their graphs, against counts by hand."""
 
 from typing import Any
 
 import pytest
 
-from gputopo.workload import Workload, require_workload
+from gputopo.workload import Workload
 from tests.launch.forks import answer_of
 
 pytestmark = pytest.mark.tensorflow
@@ -15,10 +15,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 from gputopo.launch.models import KerasModel
-from gputopo.launch.models import build_keras
 from gputopo.launch.models import count_costs
-from gputopo.launch.spec import read_model_name
-from gputopo.values import schema
 import msgspec
 
 class Shared(keras.Model):
@@ -67,7 +64,7 @@ def branches():
     y = layers.concatenate([layers.Conv2D(5, 1)(x), layers.AveragePooling2D(2, 1, "same")(x)])
     return keras.Model(x, layers.Dense(2)(layers.Flatten()(y)))
 
-answer = {"resnet50": count_costs(build_keras(read_model_name("keras:ResNet50"), None), "resnet50")}
+answer = {}
 for name, model in (("shared", shared(Shared)), ("traced", shared(Traced)), ("attention", attention()),
                     ("branches", branches()), ("convolutions", convolutions()), ("recurrent", recurrent())):
     answer[name] = count_costs(KerasModel(model, name=name), name)
@@ -81,14 +78,6 @@ def costs() -> dict[str, Workload]:
     import msgspec
 
     return msgspec.convert(found, dict[str, Workload])
-
-
-def test_a_model_of_keras_costs_what_its_table_lists(costs: dict[str, Workload]) -> None:
-    counted, listed = costs["resnet50"], require_workload("resnet50")
-    assert counted.multiply_accumulates == pytest.approx(listed.multiply_accumulates, rel=1e-3)
-    assert counted.feature_bytes == pytest.approx(listed.feature_bytes, rel=0.02)
-    assert counted.parameters == pytest.approx(listed.parameters, rel=2e-3)
-    assert counted.input_shape == listed.input_shape
 
 
 def test_every_variable_is_in_one_block(costs: dict[str, Workload]) -> None:

@@ -1,74 +1,14 @@
 """What this machine's TensorFlow cannot compute is refused before training, in words."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gputopo.values import schema
-from gputopo.values.run.events import Device, Event, RankFailed, read_events
+from gputopo.values.run.events import Device, RankFailed
 from tests.launch.forks import answer_of
 from tests.launch.train.worker_process import run_worker, trivial_spec
 
 pytestmark = pytest.mark.tensorflow
-
-WITHOUT_ONEDNN = """
-import json, os, sys
-import tensorflow as tf
-from gputopo.values.errors import GputopoError
-from gputopo.launch.train import worker
-from gputopo.launch.train.placement import require_kernels
-from tests.launch.specs import cpu_spec
-from gputopo.values.run.spec import Precision
-
-code = worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))])
-cpu = tf.config.list_physical_devices("CPU")[0]  # nothing was made: its devices may be set
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-answers = {}
-for compute in ("fp32", "bf16", "fp16"):
-    for xla in (False, True):
-        try:
-            require_kernels(cpu_spec(data_format="NCHW", precision=Precision(compute=compute, xla=xla)))
-            answers[f"{compute}-{xla}"] = None
-        except GputopoError as error:
-            answers[f"{compute}-{xla}"] = [error.what, error.hint]
-print(json.dumps([code, answers]))
-"""
-
-
-@pytest.fixture(scope="module")
-def without_onednn(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[Event], dict[str, Any]]:
-    """The worker's exit code and events for a run with channels first; what each type is answered."""
-    folder = tmp_path_factory.mktemp("without")
-    file, events = folder / "spec.json", folder / "events.jsonl"
-    schema.write(file, trivial_spec(data_format="NCHW"))
-    events.write_bytes(b"")
-    more = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-    code, answers = answer_of("-c", WITHOUT_ONEDNN, str(file), str(events), more=more)
-    with events.open("rb") as stream:
-        return code, list(read_events(stream, origin="events.jsonl")), answers
-
-
-def test_channels_first_without_onednn_is_refused_before_anything_is_made(
-    without_onednn: tuple[int, list[Event], dict[str, Any]],
-) -> None:
-    code, events, _ = without_onednn
-    assert code == 2
-    (failed,) = events
-    assert "TF_ENABLE_ONEDNN_OPTS=0" in failed.cause  # type: ignore[union-attr]
-    assert "NHWC" in failed.remedy  # type: ignore[union-attr]
-
-
-def test_without_onednn_no_type_is_computed_with_channels_first_but_by_xla(
-    without_onednn: tuple[int, list[Event], dict[str, Any]],
-) -> None:
-    _, _, answers = without_onednn
-    for compute in ("fp32", "bf16", "fp16"):
-        what, hint = answers[f"{compute}-False"]
-        assert what.startswith(f"/CPU:0 cannot compute in {compute} with --data-format NCHW")
-        assert "--xla" in hint
-        assert answers[f"{compute}-True"] is None
-
 
 # GPUs that are not there: the step is taken on CPU devices in their place.
 FIRST_STEP = """
@@ -98,10 +38,19 @@ def wrapped(build, signature):
 
 tf.compat.v1.wrap_function = wrapped
 answers = []
-for precision, fails_at in ((Precision(), 9), (Precision(xla=True), 9), (Precision(), 2)):
+on_gpus = {"backend": "gpu", "devices": gpus, "data_format": "NCHW"}
+for fields, compute, xla, fails_at in (
+    (on_gpus, "fp32", False, 9),
+    (on_gpus, "fp32", True, 9),
+    (on_gpus, "fp32", False, 2),
+    ({"data_format": "NCHW"}, "bf16", False, 1),
+    ({"data_format": "NHWC"}, "bf16", False, 2),
+    ({"data_format": "NCHW"}, "bf16", True, 1),
+    ({"data_format": "NHWC"}, "fp32", False, 1),
+):
     taken.clear()
     try:
-        require_kernels(cpu_spec(backend="gpu", devices=gpus, data_format="NCHW", precision=precision))
+        require_kernels(cpu_spec(**fields, precision=Precision(compute=compute, xla=xla)))
         answers.append([taken[:], None])
     except GputopoError as error:
         answers.append([taken[:], [error.what, error.hint, error.exit_code]])
@@ -114,8 +63,8 @@ NO_KERNEL = (
 )
 
 
-def test_each_gpu_takes_a_step_first_and_one_that_cannot_has_its_name_and_the_reason() -> None:
-    plain, xla, failed = answer_of("-c", FIRST_STEP, NO_KERNEL)
+def test_a_device_that_cannot_compute_is_refused_with_the_reason_and_a_remedy() -> None:
+    plain, xla, failed, *on_cpu = answer_of("-c", FIRST_STEP, NO_KERNEL)
     each = [["device:CPU:0"], ["device:CPU:1"]]
     assert plain == [each, None]
     assert xla == [each, None], "TensorFlow's own kernels are used beside those of XLA"
@@ -124,6 +73,12 @@ def test_each_gpu_takes_a_step_first_and_one_that_cannot_has_its_name_and_the_re
     assert what.startswith("GPU 1 (RTX 5090) cannot compute with this TensorFlow: 'cuLaunchKernel(")
     assert "CUDA_ERROR_INVALID_HANDLE" in what
     assert "no kernels for this GPU" in hint
+    (_, nchw), (_, nhwc), *usual = on_cpu
+    assert nchw[0].startswith("/CPU:0 cannot compute in bf16 with --data-format NCHW")
+    assert nchw[1].startswith("use --data-format NHWC, or --xla")
+    assert nhwc[0].startswith("/CPU:1 cannot compute in bf16 with --data-format NHWC")
+    assert nhwc[1].startswith("use --precision fp32, or --xla")
+    assert usual == [[[], None], [[], None]], "TensorFlow has these kernels on every machine"
 
 
 def test_a_forward_pass_refuses_such_a_gpu_too(tmp_path: Path) -> None:

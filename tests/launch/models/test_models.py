@@ -2,7 +2,6 @@
 
 import pytest
 
-from gputopo.values.errors import UsageError
 from gputopo.workload import require_workload, workload_names
 from tests.launch.forks import answer_of
 
@@ -13,12 +12,14 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 from gputopo.workload import known_architectures, workload_names
-from gputopo.launch.models import NetworkModel, Stream, TowerRows, build_model, layers, parameter_count
-from gputopo.launch.models.layers import cut_normal, integers, normal, uniform
+from gputopo.launch.models import NetworkModel, Stream, TowerRows, build_model, parameter_count
+from gputopo.launch.models.layers import cut_normal, normal, uniform
 from gputopo.launch.train.inputs import examples
+from tests.launch.train.steps_process import tiny  # it has all kinds of layers but a shortcut
 
-answer = {"parameters": {name: parameter_count(build_model(name)) for name in workload_names()}}
-answer["shapes"] = {name: build_model(name).input_shape for name in workload_names()}
+models = {name: build_model(name) for name in workload_names()}
+answer = {"parameters": {name: parameter_count(model) for name, model in models.items()}}
+answer["shapes"] = {name: model.input_shape for name, model in models.items()}
 stream = Stream(7, 3)
 for name, draw in (("uniform", uniform), ("normal", normal)):
     whole = draw(stream, (8, 3, 5)).numpy()
@@ -33,32 +34,25 @@ cut = np.clip(many, -2.0, 2.0) * np.float32(0.3)
 answer["first values"] = bool((cut_normal(Stream(1, 1), (400, 100), 0.3).numpy() == cut).all())
 odd = np.clip(normal(Stream(1, 1), (9, 1, 7)).numpy(), -2.0, 2.0)
 answer["odd rows"] = bool((cut_normal(Stream(1, 1), (9, 1, 7), 1.0).numpy() == odd).all())
-labels = integers(stream, 5000, 11).numpy()
-answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
-model = build_model("trivial")
+model = models["trivial"]
 nhwc = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
 nchw = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
-dropped = layers.dropout(np.ones((64, 4096), np.float32), 0.5, TowerRows(0, 64, stream), 0)
-answer["dropped"] = float((dropped == 0).numpy().mean())
-def takes_any(name):
-    model = NetworkModel.of(known_architectures()[name])
+def takes_any(model):
     with tf.Graph().as_default():
         given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
         images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
         count, rows = len(model.variables), TowerRows(0, -1, Stream(0, 0))
         passed = model.forward(given[:count], given[count:], images, rows, "NHWC", training=False)
         return passed.logits.shape.as_list() == [None, model.classes]
-answer["takes any"] = [name for name in sys.argv[1:] if takes_any(name)]
+answer["takes any"] = [takes_any(tiny()), takes_any(NetworkModel.of(known_architectures()["resnet20"]))]
 json.dump(answer, sys.stdout)
 """
-# All kinds of layers are in them.
-NETWORKS = ["alexnet", "googlenet", "resnet50_v2", "resnet20", "densenet40_k12"]
 
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, object]:
-    found: dict[str, object] = answer_of("-c", ASK, *NETWORKS)
+    found: dict[str, object] = answer_of("-c", ASK)
     return found
 
 
@@ -69,9 +63,8 @@ def test_models_have_exactly_the_listed_parameters_and_shapes(answer: dict[str, 
     assert answer["shapes"] == {name: list(require_workload(name).input_shape) for name in workload_names()}
 
 
-@pytest.mark.parametrize("draw", ["uniform", "normal"])
-def test_rows_are_the_same_however_the_batch_is_cut(answer: dict[str, object], draw: str) -> None:
-    assert answer[draw] is True
+def test_rows_are_the_same_however_the_batch_is_cut(answer: dict[str, object]) -> None:
+    assert answer["uniform"] is answer["normal"] is True
 
 
 def test_normal_numbers_have_mean_0_and_deviation_1(answer: dict[str, object]) -> None:
@@ -94,10 +87,4 @@ def test_both_data_formats_hold_the_same_images(answer: dict[str, object]) -> No
 
 
 def test_networks_take_a_batch_of_any_size_as_an_export_needs(answer: dict[str, object]) -> None:
-    assert answer["takes any"] == NETWORKS
-
-
-def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError) as refused:
-        require_workload("alexnt")
-    assert "alexnet" in refused.value.hint
+    assert answer["takes any"] == [True, True]

@@ -19,18 +19,12 @@ def write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-SOURCES = (
-    "def build(): raise SystemExit('ran')",
-    "from other import *",
-    "globals()['bui' + 'ld'] = 1",
-    "import sys\nsetattr(sys.modules[__name__], 'buil' + 'd', 1)",
-    "def __getattr__(name): return 1",
-    "exec('buil' 'd = 1')",
-)
-
-
 def test_a_function_that_the_source_may_have_passes_and_nothing_of_it_runs(folder: Path) -> None:
-    for source in SOURCES:
+    for source in (
+        "def build(): raise SystemExit('ran')",
+        "from other import *",
+        "import sys\nsetattr(sys.modules[__name__], 'buil' + 'd', 1)",
+    ):
         write(folder / "net_of_mine.py", source)
         require_code("net_of_mine:build")
 
@@ -47,25 +41,22 @@ def test_a_function_that_is_not_there_is_refused_with_the_nearest(folder: Path) 
     assert refused.value.hint == "did you mean net_of_mine:build_net?"
 
 
-@pytest.mark.parametrize("init", ["", None])
+@pytest.mark.parametrize("has_init", [True, False])
 def test_a_module_of_a_package_is_looked_for_and_its_submodules_are_attributes(
-    folder: Path, init: str | None
+    folder: Path, has_init: bool
 ) -> None:
     write(folder / "nets_of_mine/small.py", "def build(): pass\n")
-    if init is not None:
-        write(folder / "nets_of_mine/__init__.py", init)
+    if has_init:
+        write(folder / "nets_of_mine/__init__.py", "")
     for name in ("nets_of_mine.small:build", "nets_of_mine:small.build"):
         require_code(name)
     for name, said in (
         ("nets_of_mine.large:build", "there is no module nets_of_mine.large in this folder"),
-        ("nets_of_mine.small:nothing", "nets_of_mine.small has no 'nothing'"),
         ("nets_of_mine.small.part:build", "there is no module nets_of_mine.small.part"),
         ("nets_of_mine:large.build", "nets_of_mine has no 'large.build'"),
     ):
         with pytest.raises(UsageError, match=said):
             require_code(name)
-    write(folder / "nets_of_mine/__init__.py", "import sys\nsys.modules['nets_of_mine.large'] = 1\n")
-    require_code("nets_of_mine.large:build")
 
 
 def test_a_module_that_is_not_there_is_refused() -> None:
@@ -79,6 +70,3 @@ def test_a_model_that_keras_does_not_have_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="has no model 'Resnet51'") as refused:
         require_code("keras:Resnet51")
     assert "keras:ResNet50" in refused.value.hint
-    with pytest.raises(UsageError) as refused:
-        require_code("keras:zzz")
-    assert refused.value.hint.startswith("there are: ConvNeXtBase, ")

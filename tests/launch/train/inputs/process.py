@@ -21,14 +21,12 @@ Case = Callable[[Path], Any]
 CASES: dict[str, Case] = {
     case.__name__: case
     for case in (
-        pictures.colours_and_labels,
         feeding.ways,
         order.order,
         order.gone_on,
         order.cached,
         order.other_batches,
         damage.damage,
-        damage.stopped,
         damage.nothing_good,
         damage.let_go,
         damage.not_opened,
@@ -37,7 +35,6 @@ CASES: dict[str, Case] = {
         cifar.cifar,
         damage.unfit,
         feeding.unused,
-        feeding.queue,
         alone.threads_left,
         alone.input_only,
     )

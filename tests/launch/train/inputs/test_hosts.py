@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,17 @@ from tests.launch.train.inputs import folders
 
 pytestmark = pytest.mark.tensorflow
 
-HOSTS = 3
-BITTEN = "train-00001-of-00003"
+HOSTS = 2
+FILE = "train-00001-of-00003"
 
 
 def write(place: Path, rank: int) -> None:
     """Write the folders of a host."""
     folders.damaged(place / "picture", "picture")
-    folders.damaged(place / "several", "none")
-    folders.damaged(place / "bitten", "checksum" if rank == 1 else "none")
+    folders.damaged(place / "missing", "none")
+    folders.damaged(place / "bitten", "checksum" if rank else "none")
     if rank:
-        (place / "several" / BITTEN).unlink()
-        (place / "several" / "train-00000-of-00003").unlink()
+        (place / "missing" / FILE).unlink()
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +55,14 @@ def examples(labels: Any) -> list[int]:
     return [one for step in labels for tower in step for one in tower if one >= 0]
 
 
-def batches(found: dict[str, Any]) -> Any:
-    return found["labels"], found["sums"]
-
-
 def joined(values: Any) -> list[Any]:
     return [one for step in values for tower in step for one in tower]
 
 
 def test_an_evaluation_has_each_example_once_and_in_the_rows_of_one_host(given: dict[str, Any]) -> None:
     found = given["evaluations"]
-    assert batches(found["several"]) == batches(found["one"])
+    for kind in ("labels", "sums"):
+        assert found["several"][kind] == found["one"][kind]
     for name, labels in (("several", range(1, 7)), ("cifar", range(7))):
         assert sorted(examples(found[name]["labels"])) == [*labels]
         assert found[name]["images"] == len(labels)
@@ -76,40 +71,26 @@ def test_an_evaluation_has_each_example_once_and_in_the_rows_of_one_host(given: 
 def test_a_run_goes_on_at_its_image_with_any_number_of_hosts(given: dict[str, Any]) -> None:
     for kind in ("labels", "sums"):
         whole, rest = (joined(given["gone_on"][part][kind]) for part in ("whole", "rest"))
-        assert rest == whole[30 : 30 + len(rest)]
-        assert len(rest) == 18
+        assert rest[:30] == whole[30:]
 
 
 def test_the_second_pass_comes_from_the_cache_of_each_host(given: dict[str, Any]) -> None:
-    whole, cached = given["gone_on"]["whole"], given["gone_on"]["cached"]
-    assert examples(cached["labels"])[:60] == examples(whole["labels"])
-    assert joined(cached["sums"])[:60] == pytest.approx(joined(whole["sums"]), rel=0.01)
-    assert sorted(examples(cached["labels"])[60:]) == sorted(examples(whole["labels"]))
+    whole, rest = (joined(given["gone_on"][part]["labels"]) for part in ("whole", "rest"))
+    assert sorted(rest[30:]) == sorted(whole)
 
 
 def test_a_host_with_other_files_than_rank_0_is_named(given: dict[str, Any]) -> None:
-    cases: list[tuple[str, Iterable[str]]] = [
-        (
-            "several",
-            [
-                "host n1 (rank 1) has 1 of the 3 train files",
-                "train-00000-of-00003 and 1 more are missing; the same on n2 (rank 2)",
-            ],
-        ),
-        ("bitten", ["the input cannot be read: host n1 (rank 1) cannot read its rows"]),
-        ("picture", [f"{BITTEN}, record 1: it has no image that can be decoded"]),
-    ]
-    for name, says in cases:
+    cases = {
+        "missing": "host n1 (rank 1) has 2 of the 3 train files",
+        "bitten": "the input cannot be read: host n1 (rank 1) cannot read its rows",
+        "picture": f"{FILE}, record 1: it has no image that can be decoded",
+    }
+    for name, says in cases.items():
         what, hint = given["wrong"][name]
-        for part in says:
-            assert part in what
+        assert says in what
         assert hint
 
 
-def test_a_host_that_cannot_cache_all_records_is_named(given: dict[str, Any]) -> None:
-    assert given["memory"][0].endswith("are free on host n1 (rank 1)")
-
-
 def test_threads_are_counted_for_each_host_by_its_own_cores(given: dict[str, Any]) -> None:
-    assert given["threads"]["describes"].endswith(", 8, 4")
-    assert ", 8, 4 private threads of each host" in given["threads"]["says"][-1]
+    assert given["threads"]["describes"].endswith(", 8")
+    assert ", 8 private threads of each host" in given["threads"]["says"][-1]

@@ -17,11 +17,11 @@ from tests.launch.train.trained import run_cases
 pytestmark = pytest.mark.tensorflow
 
 BATCH = 4  # of each device, however many there are
-DEVICES = 2
+DEVICES = 3
 RATE, MOMENTUM = 0.05, 0.9
 STEPS = 3  # before the checkpoint
 TOLERANCE = 1e-5  # float32 keeps 7 digits; a norm and sums over some hundred terms may lose two of them
-OTHER_DEVICES = 3
+OTHER_DEVICES = 2
 STAGED = {"variable_update": "parameter_server", "exchange": {"ps_spread": True, "staged": True}}
 
 
@@ -46,11 +46,9 @@ def stored(folder: Path, steps: int) -> dict[str, Any]:
 
 def test_the_next_step_on_other_devices_is_the_one_computed_by_hand(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    for name in ("first", "resumed"):
-        (tmp_path / name).mkdir()
-    run_cases(tmp_path / "first", DEVICES, {"saved": case(kept, DEVICES, STEPS, resume=False)})
-    resumed = {"resumed": case(kept, OTHER_DEVICES, 1, resume=True)}
-    found = run_cases(tmp_path / "resumed", OTHER_DEVICES, resumed)["resumed"]
+    saved = case(kept, DEVICES, STEPS, resume=False)
+    resumed = case(kept, OTHER_DEVICES, 1, resume=True)
+    found = run_cases(tmp_path, DEVICES, {"saved": saved, "resumed": resumed})["resumed"]
     assert not isinstance(found, str), found
     before = stored(kept, STEPS)
     weights = [before[f"variables/0/{name}"].astype(np.float64) for name in SHAPES]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gputopo.values.run.events import ModelBuilt, Noticed, Step, WarmupDone
+from gputopo.values.run.events import ModelBuilt, Noticed, Step
 from gputopo.values.run.spec import Backend
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import Picture, spec_of
@@ -15,21 +15,15 @@ def input_only(root: Path) -> Any:
     data = folders.damaged(root / "only", "checksum")
     events: list[Any] = []
     said = measure_input(Picture(), spec_of(data, bad_records="skip", batch=3), events.append)
-    detected: list[Any] = []
-    measure_input(Picture(), spec_of(source="cpu", min_warmup_s=0.05), detected.append)
     counted = [event for event in events if isinstance(event, Step)]
     return {
         "kinds": [type(event).__name__ for event in events],
         "steps": [event.step for event in counted],
         "losses": [event.loss for event in counted],
         "images": [event.images for event in counted],
+        "towers": [mark.tower for event in counted for mark in event.marks],
         "marks": [
-            [
-                mark.tower,
-                mark.weights_s >= 0,
-                mark.compute_s > 0,
-                mark.weights_s + mark.compute_s <= event.seconds,
-            ]
+            0 <= mark.weights_s < mark.weights_s + mark.compute_s <= event.seconds
             for event in counted
             for mark in event.marks
         ],
@@ -38,8 +32,6 @@ def input_only(root: Path) -> Any:
         "describes": dict(said),
         "input": next(event.input for event in events if isinstance(event, ModelBuilt)),
         "waited": [event.waited_s is not None and event.waited_s <= event.seconds for event in counted],
-        "detected_steps": [event.step for event in detected if isinstance(event, Step)],
-        "detected": next([event.steps, event.seconds] for event in detected if isinstance(event, WarmupDone)),
     }
 
 
@@ -47,14 +39,7 @@ def threads_left(root: Path) -> Any:
     """Threads of a pipeline, of known machines and as asked for."""
     from gputopo.launch.train.inputs import private_threads
 
-    machines: list[tuple[int, Backend, int]] = [
-        (2, "cpu", 2),
-        (8, "cpu", 2),
-        (40, "gpu", 8),
-        (16, "gpu", 8),
-        (16, "gpu", 1),
-        (1, "cpu", 16),
-    ]
+    machines: list[tuple[int, Backend, int]] = [(8, "cpu", 2), (40, "gpu", 8), (1, "cpu", 16)]
     return {
         "known": [
             private_threads(None, cores=cores, backend=backend, running=running, per_gpu_threads=2)

@@ -1,6 +1,5 @@
 """How batches come to the step."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,39 +9,38 @@ from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import FEEDS, source, spec_of
 from tests.launch.train.small_model import SmallModel
 
-# Their batches, of 6 examples together, by the number of towers.
-BATCHES: dict[int, BatchSize] = {1: 6, 2: (2, 4)}
 STEPS = 5
-# Of the feeds one on two towers: the others differ from `sync` in nothing that a step sees.
-TRAINED = (("gpu", 1), ("cpu", 1), ("sync", 1), ("staged", 2))
+SOURCES = ("gpu", "cpu", *FEEDS)
 
 
 def ways(root: Path) -> Any:
-    """Every source and feed on 2 towers, and sources on 1: its description, its batches and where they are.
+    """Every source and feed on 2 towers, and `single`: its description, its batches and where they are.
 
-    And losses of those in `TRAINED`. `staged`: in NCHW.
+    Also losses of `single` and `staged`: the other feeds differ from `sync` in nothing that a step sees.
+    `staged`: in NCHW.
     """
     from gputopo.launch.train import train
 
     results: dict[str, Any] = {}
-    for way in ("gpu", "cpu", *FEEDS):
+    cases: list[tuple[str, str, BatchSize]] = [
+        ("single", "sync", 6),
+        *((way, way, (2, 4)) for way in SOURCES),
+    ]
+    for name, way, batch in cases:
         fields: dict[str, Any] = {"source": "python", "feed": way} if way in FEEDS else {"source": way}
-        fields["data_format"] = "NCHW" if way == "staged" else "NHWC"
-        for towers, batch in BATCHES.items():
-            if towers == 1 and way in FEEDS[1:]:
-                continue
-            spec = spec_of(towers=towers, batch=batch, ps_device="/CPU:0", learning_rate=0.3, **fields)
-            events: list[Any] = []
-            if (way, towers) in TRAINED:
-                train(SmallModel(), spec, events.append)
-            with source(spec, SmallModel()) as made:
-                fed = [made.feed(number) for number in range(STEPS)]
-                results[f"{way}-{towers}"] = {
-                    "losses": [event.loss for event in events if isinstance(event, Step)],
-                    "input": dict(made.describe()),
-                    "fed": [f"/{one.device.rpartition(':')[0][-3:]}:{one.device[-1]}" for one in fed[0]],
-                    "sums": [float(one.numpy().sum(dtype=float)) for step in fed for one in step],
-                }
+        fields |= {"ps_device": "/CPU:0", "data_format": "NCHW" if way == "staged" else "NHWC"}
+        spec = spec_of(towers=1 if name == "single" else 2, batch=batch, learning_rate=0.3, **fields)
+        events: list[Any] = []
+        if name in ("single", "staged"):
+            train(SmallModel(), spec, events.append)
+        with source(spec, SmallModel()) as made:
+            fed = [made.feed(number) for number in range(STEPS)]
+            results[name] = {
+                "losses": [event.loss for event in events if isinstance(event, Step)],
+                "input": dict(made.describe()),
+                "fed": [f"/{one.device.rpartition(':')[0][-3:]}:{one.device[-1]}" for one in fed[0]],
+                "sums": [float(one.numpy().sum(dtype=float)) for step in fed for one in step],
+            }
     return results
 
 
@@ -55,25 +53,3 @@ def unused(root: Path) -> None:
         with source(spec_of(**fields)) as made:
             pass
         made.close()
-
-
-def queue(root: Path) -> Any:
-    """What a queue of depth 2 has made by the time that it is asked for its second batch."""
-    from gputopo.launch.train.inputs import Prefetched
-
-    made: list[int] = []
-    ahead = threading.Event()
-
-    def make(number: int) -> list[int]:
-        made.append(number)
-        if number == 2:
-            ahead.set()
-        return [number]
-
-    batches = Prefetched(make, 2)
-    try:
-        first = batches.take(0)
-        ahead.wait(60)
-        return {"taken": first, "made": list(made), "out of order": batches.take(7)[0]}
-    finally:
-        batches.close()

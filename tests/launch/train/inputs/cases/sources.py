@@ -50,21 +50,6 @@ def joint(fed: Any) -> tuple[Any, Any]:
     return np.concatenate(arrays[0::2]), np.concatenate(arrays[1::2])
 
 
-def to_the_end(spec: RunSpec, model: Any = None) -> tuple[Any, Any]:
-    """All images and labels of one pass, without those that are no examples."""
-    images, labels = [], []
-    with source(spec, model) as made:
-        for step in range(1000):
-            try:
-                got = joint(made.feed(step))
-            except StopIteration:
-                break
-            images.append(got[0])
-            labels.append(got[1])
-    every, known = np.concatenate(images), np.concatenate(labels)
-    return every[known >= 0], known[known >= 0]
-
-
 def steps(spec: RunSpec, numbers: Any, model: Any = None) -> tuple[Any, Any]:
     with source(spec, model) as made:
         got = [joint(made.feed(number)) for number in numbers]
