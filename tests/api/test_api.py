@@ -15,10 +15,11 @@ from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from tests.invented_runs import InventedRun, gpu_devices, stream
-from tests.launch.forks import forking_python
+from tests.launch.forks import forking_python, run_program
 
 ROOT = Path(__file__).parents[2]
 TOUR = Path(__file__).with_name("tour.ipynb")
+NOTEBOOK = "from tests.api import notebook; notebook.main(sys.argv[1])"
 
 
 @pytest.fixture(autouse=True)
@@ -97,21 +98,9 @@ def test_runs_that_are_not_there_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.tensorflow
 def test_the_notebook_shows_a_machine_a_plan_a_run_and_a_strategy(tmp_path: Path) -> None:
-    environment = {"PYTHONPATH": str(ROOT), "GPUTOPO_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
-    # The notebook loads TensorFlow itself; the worker of its run is a fork.
-    code = (
-        "import sys; from tests.api import notebook; _, file, sys.executable = sys.argv; notebook.main(file)"
-    )
+    code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.executable = sys.argv[2]; {NOTEBOOK}"
     with forking_python(tmp_path) as python:
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(TOUR), python],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = run_program("-c", code, str(TOUR), python)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.splitlines()
     assert any("'pcie.slot_narrow'" in line for line in shown)

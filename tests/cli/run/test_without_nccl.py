@@ -5,7 +5,6 @@ from pathlib import Path
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Plan
 from gputopo.values.run.result import Result
-from gputopo.values.run.several_runs import Screen
 from tests import there
 from tests.cli.conftest import ByName, Call
 
@@ -58,16 +57,3 @@ def test_a_placement_by_nccl_is_given_up_by_autotune_and_not_timed_as_another(
         "nccl": False,
         "copy": True,
     }
-
-
-def test_a_screen_names_what_ran_instead(
-    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
-) -> None:
-    on_scenario("dgx1")
-    worker("crashes_in_nccl")
-    done = call("screen", "--model", "alexnet", "--gpus", "0,1", "--quick", "--output", tmp_path / "out")
-    assert done.code == 0, done.err
-    found = schema.decode((tmp_path / "out/screen.json").read_bytes(), Screen, origin="screen.json")
-    together = [run.mode for run in found.runs if run.kind == "together"]
-    assert set(together) == {"replicated copy (NCCL failed)"}
-    assert "replicated copy (NCCL failed)" in done.err

@@ -137,18 +137,6 @@ def test_a_host_that_is_suspended_is_named_and_ends_when_it_goes_on(hosts: Hosts
     require_ended(stopped)
 
 
-def test_a_rank_0_whose_launcher_is_stopped_reports_that_it_was_silent_itself(hosts: Hosts) -> None:
-    first, second = hosts.training(silent_s=0.3)
-    launcher, *_ = first.all()
-    launcher.suspend()
-    assert second.ended()[0] == 3
-    assert "rank 0 at localhost port" in second.seen
-    assert "has not answered for 0.3 s" in second.seen
-    launcher.resume()
-    assert first.ended()[0] == 3
-    assert "host localhost (rank 0) was silent: its gputopo was stopped" in " ".join(first.seen.split())
-
-
 def test_a_server_that_is_stopped_is_named_while_the_step_waits_and_when_that_is_given_up(
     hosts: Hosts,
 ) -> None:
@@ -163,14 +151,11 @@ def test_a_server_that_is_stopped_is_named_while_the_step_waits_and_when_that_is
     require_ended([server])
 
 
-@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])
-def test_a_signal_to_one_host_lets_rank_0_save_its_last_step(
-    hosts: Hosts, tmp_path: Path, rank: int, number: int
-) -> None:
+def test_a_signal_to_one_host_lets_rank_0_save_its_last_step(hosts: Hosts, tmp_path: Path) -> None:
     both = hosts.training("--checkpoints", str(tmp_path / "c"), worker="ends_as_asked")
-    os.kill(both[rank].pid, number)
+    os.kill(both[1].pid, signal.SIGINT)
     codes = [host.ended()[0] for host in both]
-    assert codes == [128 + number] * 2, both[0].seen + both[1].seen
+    assert codes == [128 + signal.SIGINT] * 2, both[0].seen + both[1].seen
     assert "checkpoint after 3 steps" in both[0].seen
 
 
@@ -180,21 +165,6 @@ def test_a_full_disk_is_the_reason_on_both_hosts(hosts: Hosts) -> None:
         assert host.ended()[0] == 3, host.seen
         assert re.search(r"cannot write \S+spec.json: File too large", host.seen), host.seen
         assert "no longer answers" not in host.seen
-
-
-def test_a_full_disk_of_a_host_of_a_program_is_the_reason_on_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
-    named = ("--output", str(tmp_path / "out"), "--", "sleep", "600")
-    first, second = hosts.start(0, *named), hosts.start(1, *named, disk_bytes=1000)
-    assert first.ended()[0] == second.ended()[0] != 0, first.seen + second.seen
-    (what,) = re.findall(r"gputopo: (cannot write \S+rank-1/\w+.json: File too large)", second.seen)
-    assert f"gputopo: host localhost (rank 1): {what}" in first.seen
-
-
-def test_another_version_is_named_on_both_hosts(hosts: Hosts) -> None:
-    first, second = hosts.start(0), hosts.start(1, version="99.0")
-    assert (first.ended()[0], second.ended()[0]) == (2, 2)
-    for host in (first, second):
-        assert "gputopo is 99.0 on localhost (rank 1), " in host.seen
 
 
 def test_what_keeps_a_host_from_joining_is_the_reason_on_both_hosts(hosts: Hosts) -> None:
