@@ -4,11 +4,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.launch import Job, Site, Target
-from gputopo.planner import MAX_CPU_DEVICES, Request, cpu_plan
+from gputopo.planner import Request
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.option import Given
@@ -100,21 +98,6 @@ def test_hiding_all_gpus_trains_on_the_cpu_and_states_why() -> None:
     assert (chosen.backend, chosen.why_cpu) == ("cpu", "CUDA_VISIBLE_DEVICES hides all GPUs")
     with pytest.raises(HardwareError, match="hides all GPUs"):
         target(machine(), {"CUDA_VISIBLE_DEVICES": ""}, require_gpu=True)
-
-
-@given(
-    devices=st.integers(1, MAX_CPU_DEVICES),
-    ps=st.sampled_from(["auto", "cpu", "gpu:0", "gpu:spread", "gpu:63"]),
-    update=st.sampled_from(["auto", "parameter_server", "replicated", "independent"]),
-    reduction=st.sampled_from([None, "copy", "ring#2"]),
-)
-def test_a_plan_is_consistent_or_refused(devices: int, ps: str, update: str, reduction: str | None) -> None:
-    try:
-        choice = cpu_plan(Request(ps=ps, variable_update=update, all_reduce=reduction), devices).choice
-    except UsageError:
-        return
-    assert (choice.ps_device is not None) == (choice.variable_update == "parameter_server")
-    assert (choice.all_reduce is not None) == (choice.variable_update == "replicated")
 
 
 def with_tensorflow(*models: str, **facts: object) -> Machine:

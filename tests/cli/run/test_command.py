@@ -117,17 +117,6 @@ def test_a_run_on_gpus_is_predicted_sampled_and_compared_and_its_folder_has_no_u
     assert not [text for text in texts if "GPU-00000007" in text]
 
 
-def test_other_trainers_are_planned_without_a_prediction(call: Call, on_scenario: ByName) -> None:
-    on_scenario("7gforce")
-    given = ("run", "--model", "alexnet", "--num-gpus", "2", "--strategy", "mirrored", "--dry-run")
-    done = call(*given, "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["plan"]["prediction"] is None
-    refused = call(*given, "--single-gpu-images-per-sec", "1500")
-    assert refused.code == 2
-    assert "only gputopo's built-in training is predicted" in refused.err
-
-
 def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
     call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
 ) -> None:
@@ -152,36 +141,6 @@ def test_a_trace_goes_into_the_folder_of_its_run(
     spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
     assert spec.lifecycle.trace == str(tmp_path / "out/trace")
     assert spec.lifecycle.trace_steps == (2, 3)
-
-
-def test_what_was_asked_and_what_ran_are_both_in_the_result(
-    call: Call, without_gpu: None, worker: ByName
-) -> None:
-    worker("works")
-    options = ("--variable_update=replicated", "--all_reduce_spec=xring#2", "--use_fp16", "--batch_size=4")
-    result = schema.decode(call("run", "--model", "alexnet", *options, "--json").out, Result, origin="out")
-    assert result.asked == {
-        "variable_update": "replicated",
-        "all_reduce": "xring#2",
-        "precision": "fp16",
-        "batch_size": 4,
-    }
-    assert (result.ran["all_reduce"], result.ran["precision"], result.ran["loss_scale"]) == (
-        "ring#2", "fp16", 128
-    )  # fmt: skip
-    assert (result.batch_size, result.global_batch_size) == (4, 8)
-
-
-def test_batches_that_differ_reach_the_spec_and_the_result(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
-) -> None:
-    worker("works")
-    options = ("--model", "alexnet", "--batch-size", "4,6", "--output", tmp_path / "out", "--json")
-    result = schema.decode(call("run", *options).out, Result, origin="out")
-    assert (result.batch_size, result.global_batch_size) == (None, 10)
-    assert [row.batch_size for row in result.devices] == [4, 6]
-    spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
-    assert spec.batch_size == (4, 6)
 
 
 def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(

@@ -70,16 +70,6 @@ def test_why_a_program_failed_is_shown_with_what_its_stderr_reports(
     assert all(line.startswith(begin) for line, begin in zip(shown, said, strict=True)), shown
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_program_runs_to_its_end_with_its_own_stderr_where_that_is_full(tmp_path: Path) -> None:
-    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
-    script = "echo taken; echo lost >&2 || echo refused; exit 7"
-    with open("/dev/full", "w") as full:
-        command = ("-m", "gputopo", "run", "--", "sh", "-c", script)
-        done = commands.run(*command, err=full.fileno(), GPUTOPO_ROOT=str(tmp_path))
-    assert (done.returncode, done.stdout) == (7, "taken\nrefused\n")
-
-
 _UNTIL_KILLED = (sys.executable, "-c", "import signal; print('begun', flush=True); signal.pause()")
 
 

@@ -42,21 +42,6 @@ def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(call: Ca
     assert [run.status for run in repeats.runs] == ["failed", "failed"]
 
 
-def test_repeats_are_shown_where_their_file_cannot_be_written(
-    call: Call, worker: ByName, tmp_path: Path
-) -> None:
-    worker("works")
-    out = tmp_path / "out"
-    (out / "repeats.json").mkdir(parents=True)
-    done = call("run", "--model", "alexnet", "--repeats", "2", "--output", out)
-    assert done.code == 3
-    assert "over 2 of 2 repeats" in done.out
-    reported = done.err.splitlines()
-    place = next(number for number, line in enumerate(reported) if "cannot write" in line)
-    assert str(out / "repeats.json") in reported[place]
-    assert "--output" in reported[place + 1]
-
-
 def kept_in(folder: Path) -> Repeats:
     return schema.decode((folder / "repeats.json").read_bytes(), Repeats, origin="file")
 
@@ -99,13 +84,3 @@ def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_
     result = (tmp_path / "out/1/result.json").read_bytes()
     assert schema.decode(result, Result, origin="file").status == "complete"
     assert not (tmp_path / "out/2").exists()
-
-
-def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
-    call: Call, worker: ByName, signal_after_a_run: Callable[[signal.Signals], None]
-) -> None:
-    worker("works")
-    signal_after_a_run(signal.SIGINT)
-    done = call("run", "--model", "alexnet")
-    assert done.code == 0
-    assert "images/sec" in done.out

@@ -46,11 +46,6 @@ def test_so_they_do_with_the_gpus_that_are_visible(
     assert planned["choice"] == run["choice"]
 
 
-def test_a_rehearsal_is_planned_alike(call: Call) -> None:
-    planned, run = both(call, "--from 7gforce --num-gpus 3")
-    assert planned["choice"] == run["choice"]
-
-
 def test_the_plan_is_shown_in_two_lines_before_it_starts(
     call: Call, on_scenario: ByName, worker: ByName
 ) -> None:

@@ -59,14 +59,6 @@ def test_output_on_a_full_disk_is_reported_after_the_run_has_ended_and_is_kept(t
     assert_ran_to_its_end(tmp_path / "out")
 
 
-def test_progress_on_a_full_disk_costs_nothing_but_the_progress(tmp_path: Path) -> None:
-    shown = run(tmp_path, "--repeats", "2", "--output", tmp_path / "out", full="stderr")
-    assert shown.code == 0
-    assert "over 2 of 2 repeats" in shown.out
-    for number in ("1", "2"):
-        assert_ran_to_its_end(tmp_path / "out" / number)
-
-
 def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     call: Call, on_scenario: ByName, own_home: Path
 ) -> None:

@@ -125,24 +125,6 @@ def test_in_a_container_the_gpus_are_numbered_anew(call: Call, started: Started)
         ]
 
 
-def test_a_folder_with_a_colon_is_refused_for_docker(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "data:old").mkdir()
-    monkeypatch.chdir(tmp_path / "data:old")
-    done = call("run", "--model", "vgg16", "--from", "7gforce", "--dry-run", "--format", "docker")
-    assert (done.code, "has a colon" in done.err) == (2, True)
-
-
-def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> None:
-    shown = call("plan", "--from", "7gforce", "--model", "vgg16", "--gpus", "0,1", "--format", "sbatch")
-    arguments, environment = started(shown.out, "gputopo")
-    assert arguments[:4] == ["run", "--model", "vgg16", "--gpus"]
-    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert "#SBATCH --time=0:1" in shown.out
-    assert "nodelist" not in shown.out  # a captured machine's name is not known
-
-
 def test_the_variables_alone_are_those_of_the_plan(call: Call) -> None:
     asked = ("--from", "7gforce", "--gpus", "0,1", "--model", "alexnet")
     of_run = call("run", *asked, "--dry-run", "--format", "env").out

@@ -203,32 +203,3 @@ def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: 
     script.chmod(0o755)
     code, _, err = finish(str(script))
     assert (code, err) == (126, f"cannot run {script}: Exec format error\n")
-
-
-HOOKED = """
-import os, sys
-from gputopo.launch.user_program import run_to_end
-from gputopo.launch.supervise import Alarm, OwnChildren
-from tests.launch.supervise.test_alarm import OVER, SLOW
-ours = OwnChildren()
-alarm = Alarm(sys.argv[1], print, ours)
-alarm.event(SLOW)
-alarm.event(OVER)
-ending = run_to_end(sys.argv[2:], dict(os.environ), report=print, ours=ours, left_s=0.2)
-alarm.close()
-print(ending)
-"""
-
-
-def test_a_command_that_is_told_of_anomalies_is_none_of_the_programs_processes(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "told")
-    hook = tmp_path / "hook"
-    # The first fails, and leaves a process; the second comes when the end of the first is known.
-    again = tmp_path / "again"
-    first = f"{{ touch {again}; sleep 1 & exit 3; }}"
-    hook.write_text(f"cat > {tmp_path}/told; test -e {again} || {first}")
-    twice = f"cat {tmp_path}/told > /dev/null; cat {tmp_path}/told > /dev/null"
-    done = commands.run("-c", HOOKED, f"sh {hook}", "sh", "-c", twice)
-    said, ending = done.stdout.splitlines()
-    assert said == "--on-anomaly sh: ended with exit code 3; the run continues"
-    assert "left=None" in ending

@@ -91,7 +91,7 @@ def test_tensorflows_strategy_trains_alike_saves_its_last_step_and_names_what_it
     start: Start, trained: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    kept = ("--checkpoints", str(tmp_path / "saved"), "--checkpoint-steps", "10", "--trace", "2")
+    kept = ("--checkpoints", str(tmp_path / "saved"), "--checkpoint-steps", "10")
     endless = ("--num-batches", "1000000", "--display-every", "1", "--output", str(folder))
     hosts = start("--strategy", "multi_worker_mirrored", *kept, *endless)
     hosts[0].until("checkpoint after ")
@@ -109,6 +109,5 @@ def test_tensorflows_strategy_trains_alike_saves_its_last_step_and_names_what_it
     assert all(row["images_per_sec"] > 0 for row in result["devices"])
     assert result["ran"]["trainer"] == "strategy multi_worker_mirrored"
     assert result["exchange"]["ms"] > 0
-    assert result["traces"][0]["steps"] == [2]
     assert len(set(by_towers.values())) > 1, "training changes the loss"
     assert [losses[step] for step in by_towers] == pytest.approx([*by_towers.values()], rel=1e-6)
