@@ -52,6 +52,14 @@ def test_flags_of_other_programs_become_options_that_mean_the_same(read: Read) -
         ("--staged_vars --nostaged_vars", ""),
         ("--nostaged_vars --staged_vars", "--staged-vars"),
         ("--local_parameter_device gpu", "--ps gpu:spread"),
+        (
+            "--variable_update=replicated --local_parameter_device=gpu",
+            "--variable-update=replicated --all-reduce psgpu",
+        ),
+        (
+            "--variable_update replicated --local_parameter_device=cpu --all_reduce_spec=xring",
+            "--variable-update replicated --all-reduce xring",
+        ),
         ("--cross_replica_sync=false", "--async"),
         ("--cross_replica_sync", ""),
         ("--xla_compile", "--xla"),
@@ -74,19 +82,6 @@ def test_flags_of_other_programs_become_options_that_mean_the_same(read: Read) -
 def test_flags_of_hosts_become_options_that_mean_the_same(call: Call) -> None:
     for line in ("--job_name=worker --worker_hosts=a:5000,b:5000 --task_index=5", "--nnodes 2 --node_rank 5"):
         assert call("run", "--model", "trivial", *line.split()).err.startswith("gputopo: rank 5 is outside")
-
-
-@pytest.mark.parametrize(("place", "ours"), [("cpu", "--all-reduce pscpu"), ("gpu", "--all-reduce psgpu")])
-def test_with_replicas_the_parameter_device_is_where_gradients_are_added(
-    place: str, ours: str, read: Read
-) -> None:
-    line = f"--variable_update=replicated --local_parameter_device={place}"
-    assert read(line) == read(f"--variable-update=replicated {ours}")
-
-
-def test_a_reduction_that_is_named_goes_before_the_parameter_device(read: Read) -> None:
-    line = "--variable_update replicated --local_parameter_device=cpu --all_reduce_spec=xring"
-    assert read(line) == read("--variable-update replicated --all-reduce xring")
 
 
 def test_what_belongs_to_a_program_is_left_alone(read: Read) -> None:

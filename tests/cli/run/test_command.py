@@ -13,7 +13,6 @@ from gputopo.runs import BoxHistory, Past
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result
-from gputopo.values.run.spec import RunSpec
 from tests.cli.conftest import ByName, Call
 
 
@@ -131,16 +130,6 @@ def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
         assert any(isinstance(event, Anomaly) for event in read_events(lines, origin="events"))
     assert call(*run, "--fail-on", "warning").code == 1
     assert call(*run, "--fail-on", "error").code == 0
-
-
-def test_a_trace_goes_into_the_folder_of_its_run(
-    call: Call, without_gpu: None, worker: ByName, tmp_path: Path
-) -> None:
-    worker("works")
-    call("run", "--model", "alexnet", "--trace", "2-3", "--output", tmp_path / "out")
-    spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
-    assert spec.lifecycle.trace == str(tmp_path / "out/trace")
-    assert spec.lifecycle.trace_steps == (2, 3)
 
 
 def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(

@@ -60,12 +60,3 @@ def test_the_plan_is_shown_in_two_lines_before_it_starts(
     shown = " ".join((done.out + done.err).split())
     places = [shown.index(" ".join(line.split())) for line in lines]
     assert places == sorted(places)
-
-
-def test_a_number_of_devices_left_to_gputopo_without_gpus_is_stated(
-    call: Call, without_gpu: None, worker: ByName
-) -> None:
-    worker("works")
-    done = call("run", "--model", "alexnet", "--num-gpus", "auto")
-    assert done.code == 0, done.err
-    assert "--num-gpus auto is 2 without GPUs" in " ".join((done.out + done.err).split())

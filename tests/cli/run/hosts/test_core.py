@@ -84,14 +84,6 @@ def test_options_that_name_hosts_are_read_and_refused(
     assert hint in done.err.splitlines()[1]
 
 
-def test_one_host_of_several_trains_alone_where_it_is_asked_to(
-    call: Call, without_gpu: None, started_by: StartedBy
-) -> None:
-    started_by(slurm_step(tasks="4(x2)"))
-    assert call("run", "--model", "alexnet", "--dry-run").code == 2
-    assert call("run", "--model", "alexnet", "--dry-run", "--num-hosts", "1").code == 0
-
-
 @pytest.mark.parametrize("words", [("run", "--num-hosts", "1", "--", "true"), ("inspect",)])
 def test_other_commands_run_on_each_host_and_so_do_programs_that_are_to(
     call: Call, without_gpu: None, started_by: StartedBy, words: tuple[str, ...]
