@@ -54,7 +54,7 @@ def test_a_strategy_trains_as_our_own_towers_do(found: dict[str, Any], strategy:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_variables_and_both_passes_are_where_the_strategy_puts_them(
+def test_variables_and_both_passes_are_where_the_strategy_puts_them_and_marked(
     found: dict[str, Any], strategy: str
 ) -> None:
     reported = found[strategy]
@@ -62,20 +62,17 @@ def test_variables_and_both_passes_are_where_the_strategy_puts_them(
     assert set(reported["ops"]) == set(PLACES)
     for tower, passes in reported["nodes"].items():
         assert set(passes["forward"]) == set(passes["backward"]) == {f"CPU:{tower}"}
+    marks = np.array(reported["marks"])
+    assert marks.shape[1:] == (len(PLACES), 3)
+    assert (marks >= 0).all()
+    assert (marks[:, :, 2] > 0).all()
+    assert (marks[:, 0] != marks[:, 1]).any(), "each tower has its own"
 
 
 def test_what_was_asked_and_what_ran_is_reported(found: dict[str, Any]) -> None:
     assert "Strategy mirrored: tf.distribute MirroredStrategy" in found["mirrored"]["says"][-1]
     assert "CollectiveReduceV2 (ring)" in found["mirrored"]["says"][-1]
     assert "HierarchicalCopyAllReduce: copies" in found["mirrored:hierarchical"]["says"][-1]
-
-
-def test_towers_are_marked_under_a_strategy_too(found: dict[str, Any]) -> None:
-    marks = np.array(found["mirrored"]["marks"])
-    assert marks.shape[1:] == (len(PLACES), 3)
-    assert (marks >= 0).all()
-    assert (marks[:, :, 2] > 0).all()
-    assert (marks[:, 0] != marks[:, 1]).any(), "each has its own"
 
 
 def test_an_automatic_loss_scale_does_under_a_strategy_what_it_does_without(found: dict[str, Any]) -> None:
