@@ -232,7 +232,7 @@ def script(home: Path, visible: str | None = None, **asked: object) -> Iterator[
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
         words = ("-c", ALONE, json.dumps(asked))
-        with commands.started(*words, GPUTOPO_HOME=str(home), **environ) as (program, printed):
+        with commands.started(*words, out=None, GPUTOPO_HOME=str(home), **environ) as (program, printed):
             yield printed.readline().strip()
             program.kill()
             program.wait()
