@@ -59,6 +59,12 @@ def test_output_on_a_full_disk_is_reported_after_the_run_has_ended_and_is_kept(t
     assert_ran_to_its_end(tmp_path / "out")
 
 
+def test_log_lines_on_a_full_disk_are_reported_after_the_run_has_ended(tmp_path: Path) -> None:
+    shown = run(tmp_path, "--tf-cnn-log", "--output", tmp_path / "out", full="stdout")
+    assert (shown.code, shown.err[-2:]) == (3, UNWRITTEN)
+    assert_ran_to_its_end(tmp_path / "out")
+
+
 def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     call: Call, on_scenario: ByName, own_home: Path
 ) -> None:

@@ -98,6 +98,15 @@ def test_first_steps_of_epochs_that_take_long_are_counted_and_said(first_s: floa
     ] * is_said
 
 
+def test_a_burst_of_one_process_does_not_make_another_one_gone() -> None:
+    made = Joined(())
+    found: list[Step | WarmupDone | Noticed] = []
+    for number in range(1, 2 * GONE_STEPS):
+        for report in received(step(pid, number, 1e-4) for pid in ((1, 2) if number < 3 else (1,))):
+            found += made.add(report, 5.0 + number * 1e-4)
+    assert [number for number, *_ in steps_of(found)] == [0, 1]
+
+
 @given(st.lists(st.integers(0, 3), max_size=300))
 def test_every_counted_example_is_in_a_step_whatever_the_order(order: list[int]) -> None:
     numbers = dict.fromkeys(range(4), 0)
