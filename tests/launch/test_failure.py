@@ -96,6 +96,7 @@ def test_a_missing_tensorflow_is_advised_how_to_install() -> None:
             "pthread_create() failed",
             "ulimit -u",
         ),
+        (1, "RuntimeError: can't start new thread", None, "ulimit -u"),
     ],
 )
 def test_a_limit_of_the_process_is_named_not_the_library_that_met_it(

@@ -55,6 +55,14 @@ def test_a_program_whose_stderr_nobody_reads_any_more_gets_sigpipe(tmp_path: Pat
         assert program.wait(60) == 141
 
 
+def test_what_is_left_behind_is_passed_on_too(tmp_path: Path) -> None:
+    left = "trap 'echo ended >&2; exit' TERM; echo ready; while :; do :; done"
+    done = commands.run(
+        *launcher(tmp_path, "sh", "-c", f'sh -c "{left}" | {{ read line; kill -9 $$; }}', left_s=0.1)
+    )
+    assert (done.returncode, done.stderr) == (137, "ended\n")
+
+
 def test_a_terminal_stays_the_programs_own_and_a_closed_stderr_stays_closed(tmp_path: Path) -> None:
     look = "test -t 0 && test -t 1 && test -t 2 && echo all >&2"
     assert commands.on_a_terminal(*launcher(tmp_path, "sh", "-c", look)) == (0, "all\r\n")
