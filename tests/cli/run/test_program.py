@@ -108,12 +108,3 @@ def test_two_runs_take_different_gpus_and_a_killed_one_frees_its_own(tmp_path: P
         first.wait(60)
         freed = gputopo(*visible).stdout.strip()
         assert not set(freed.split(",")) & set(beside.stdout.strip().split(","))
-
-
-def test_a_program_that_is_run_may_use_the_claims_of_its_run(tmp_path: Path) -> None:
-    again = f"{sys.executable} -m tests.kit.command four -- plan --model alexnet --format env"
-    done = commands.run(
-        *("-m", "tests.kit.command", "four", "--", "run", "--gpus", "2,3", "--", *again.split()),
-        GPUTOPO_HOME=str(tmp_path),
-    )
-    assert (done.returncode, done.stdout.count("GPU-")) == (0, 2)

@@ -37,13 +37,6 @@ def test_an_error_that_implies_a_device_outranks_a_bus_that_shows_none(
     assert ("--cpu uses CPU devices" in done.err) == (what[0] == "run")
 
 
-def test_a_program_runs_without_a_gpu_on_a_broken_driver_only_if_that_is_requested(
-    call: Call, with_broken_driver: None
-) -> None:
-    done = call("run", "--cpu", "--", "true")
-    assert (done.code, done.err.splitlines()[0]) == (0, "gputopo: --cpu: true runs without a GPU.")
-
-
 def test_a_required_gpu_that_is_absent_is_exit_code_3(call: Call, without_gpu: None, own_home: Path) -> None:
     assert call("run", "--require-gpu", "--", "true").code == 3
     assert not own_home.exists()
