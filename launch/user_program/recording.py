@@ -237,12 +237,11 @@ def recorded(
     spec: ProgramSpec,
     *,
     stall: StallWatch | None = None,
-    end_s: float = END_S,
 ) -> Iterator["Recording"]:
     """Record samples and steps until the end of the context, then everything that has come by then.
 
     `spec`: of the program. `stall`: checks whether the program hangs. Use it in the main thread. A thread
-    that does not end within `end_s` is left behind with its record.
+    that does not end within `END_S` is left behind with its record.
     """
     over, end = os.pipe()
     with contextlib.ExitStack() as stack:
@@ -255,7 +254,7 @@ def recorded(
             yield work
         finally:
             os.close(end)
-            thread.join(end_s)
+            thread.join(END_S)
             work.stuck = thread.is_alive()
             if not work.stuck:
                 os.close(over)

@@ -13,12 +13,12 @@ import gputopo
 from gputopo.cli import run_command
 from gputopo.runs import summarise
 from gputopo.values import schema
-from gputopo.values.machine import Machine
 from tests.invented_runs import InventedRun, gpu_devices, stream
-from tests.launch.forks import forking_python
+from tests.launch.forks import forking_python, run_program
 
 ROOT = Path(__file__).parents[2]
 TOUR = Path(__file__).with_name("tour.ipynb")
+NOTEBOOK = "from tests.api import notebook; notebook.main(sys.argv[1])"
 
 
 @pytest.fixture(autouse=True)
@@ -67,11 +67,8 @@ def test_a_plan_and_a_result_show_the_first_line_of_their_command() -> None:
     assert re.fullmatch(r"[0-9.]+ images/sec ± [0-9.]+: alexnet on 2 GPUs, parameter_server, .*", shown)
 
 
-@pytest.mark.parametrize("machine", ["7gforce", gputopo.load("7gforce"), gputopo.load("7gforce").machine])
-def test_a_plan_is_that_of_the_command(
-    machine: str | gputopo.Inspection | Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = gputopo.plan(machine, "alexnet", gpus=[0, 1], prefer_pix=True)
+def test_a_plan_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    found = gputopo.plan("7gforce", "alexnet", gpus=[0, 1], prefer_pix=True)
     words = ["plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "0,1", "--prefer-pix"]
     choice = msgspec.convert(printed(capsys, *words)["choice"], dict[str, object])
     assert (found.gpus, found.images_per_sec) == ((0, 1), choice["images_per_sec"])
@@ -97,21 +94,9 @@ def test_runs_that_are_not_there_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.tensorflow
 def test_the_notebook_shows_a_machine_a_plan_a_run_and_a_strategy(tmp_path: Path) -> None:
-    environment = {"PYTHONPATH": str(ROOT), "GPUTOPO_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
-    # The notebook loads TensorFlow itself; the worker of its run is a fork.
-    code = (
-        "import sys; from tests.api import notebook; _, file, sys.executable = sys.argv; notebook.main(file)"
-    )
+    code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.executable = sys.argv[2]; {NOTEBOOK}"
     with forking_python(tmp_path) as python:
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(TOUR), python],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = run_program("-c", code, str(TOUR), python)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.splitlines()
     assert any("'pcie.slot_narrow'" in line for line in shown)

@@ -147,14 +147,6 @@ def crashes_after_nccl() -> None:
 
 
 @behaviour
-def reports_out_of_memory() -> None:
-    step(1)
-    os.write(2, b"W bfc_allocator: ran out\n")
-    failed("out_of_memory", "out of memory: OOM when allocating", "use a smaller --batch-size (it was 4)")
-    sys.exit(3)
-
-
-@behaviour
 def needs_a_batch_of_one() -> None:
     with open(sys.argv[2]) as file:
         batch_size = json.load(file)["batch_size"]

@@ -1,17 +1,12 @@
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gputopo.launch import Job, Site, Target
-from gputopo.planner import MAX_CPU_DEVICES, Request, cpu_plan
+from gputopo.launch import Site, Target
+from gputopo.planner import Request
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Driver, Machine
-from gputopo.values.option import Given
 from tests.findings.tensorflow_installs import installed
 from tests.launch.specs import machine
 
@@ -102,21 +97,6 @@ def test_hiding_all_gpus_trains_on_the_cpu_and_states_why() -> None:
         target(machine(), {"CUDA_VISIBLE_DEVICES": ""}, require_gpu=True)
 
 
-@given(
-    devices=st.integers(1, MAX_CPU_DEVICES),
-    ps=st.sampled_from(["auto", "cpu", "gpu:0", "gpu:spread", "gpu:63"]),
-    update=st.sampled_from(["auto", "parameter_server", "replicated", "independent"]),
-    reduction=st.sampled_from([None, "copy", "ring#2"]),
-)
-def test_a_plan_is_consistent_or_refused(devices: int, ps: str, update: str, reduction: str | None) -> None:
-    try:
-        choice = cpu_plan(Request(ps=ps, variable_update=update, all_reduce=reduction), devices).choice
-    except UsageError:
-        return
-    assert (choice.ps_device is not None) == (choice.variable_update == "parameter_server")
-    assert (choice.all_reduce is not None) == (choice.variable_update == "replicated")
-
-
 def with_tensorflow(*models: str, **facts: object) -> Machine:
     """A machine with these GPUs, and TensorFlow 2.21 with its CUDA libraries."""
     whole = machine(len(models))
@@ -149,22 +129,3 @@ def test_without_a_gpu_that_tensorflow_can_use_it_ends_with_the_reason() -> None
     with pytest.raises(HardwareError, match="not installed") as error:
         _ = Site(machine(), {}, trains=True).unusable
     assert "pip install 'tensorflow[and-cuda]" in error.value.hint
-
-
-def test_what_to_know_of_tensorflow_on_the_chosen_gpus_is_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def notes(on: Machine) -> str:
-        site = Site(on, environ={"GPUTOPO_HOME": str(tmp_path)}, trains=True, alone=False)
-        with ExitStack() as claims:
-            Job("alexnet", Given()).planned_on(site, claims)
-        return " ".join(capsys.readouterr().err.split())
-
-    assert notes(with_tensorflow("Tesla T4", "Tesla T4")) == ""
-    assert "for GPU 0-1 at the first start" in notes(
-        with_tensorflow("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")
-    )
-    doubtful = notes(with_tensorflow("NVIDIA GeForce RTX 5090", "NVIDIA GeForce RTX 5090"))
-    assert doubtful.startswith("gputopo: GPU 0-1: ")
-    assert "--xla" in doubtful
-    assert "it is unknown" in notes(with_tensorflow("Tesla T4", missing_libraries=None))

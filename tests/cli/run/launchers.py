@@ -2,8 +2,7 @@
 
 Its worker and server pretend, or with `trains` are real: forks of this process if it has TensorFlow loaded.
 WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
-which a host is gone, `version`: of gputopo on this host,
-`disk_bytes`: of a disk that is soon full,
+which a host is gone,
 `machine`: a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before
 another one has.
 """
@@ -22,10 +21,9 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-import gputopo
 from gputopo.cli import run_command
 from gputopo.launch.hosts import HostTimeouts, RendezvousClient, RendezvousServer
-from gputopo.launch.jobs import claims, serving
+from gputopo.launch.jobs import serving
 from gputopo.launch.supervise import watchdog, worker_process
 from gputopo.probes.processes import end_with_parent
 from tests.cli.conftest import CORE, pretending
@@ -34,7 +32,6 @@ from tests.kit.faults import selected
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.sysfs import write_tree
 from tests.kit_workers import misbehave
-from tests.launch.train.small_disk import small_disk
 
 SERVER = "gputopo.launch.train.server"
 # Its arguments are the spec, the rank and the descriptor.
@@ -87,15 +84,11 @@ def main(rank: str, hosts: str, what: str, *options: str) -> int:
             vars(worker_process)["subprocess"] = SimpleNamespace(Popen=Forked, DEVNULL=None)
         words = ["run", "--hosts", hosts, "--node-rank", rank]
         words += [] if "--" in options else ["--model", "trivial"]
-        if "disk_bytes" in given:
-            doubles.enter_context(small_disk(given["disk_bytes"]))
         if "machine" in given:
             scenario = selected(given["machine"])
             folder = doubles.enter_context(TemporaryDirectory())
             os.environ["GPUTOPO_ROOT"] = str(write_tree(scenario, Path(folder)))
             doubles.enter_context(installed(FakeNvml(scenario)))
-            if given.get("is_quick"):
-                vars(claims)["claimed_by_others"] = lambda machine, folder: {}
         else:
             words += ["--cpu", "--num-gpus", str(len(hosts.split(",")))]
         return run_command([*words, *options])
@@ -109,7 +102,6 @@ def _pretend(given: dict[str, Any], folder: Path) -> None:
         kind.__init__.__kwdefaults__["patience"] = patience
     watchdog.LOOK_S = watchdog.SIGN_S = 0.1
     serving.LIMITS = replace(serving.LIMITS, after_term=1.0)  # what is stopped does not end by SIGTERM
-    gputopo.__version__ = given.get("version", gputopo.__version__)
     for number, (worker, module) in enumerate(((given.get("worker", "hangs"), CORE), (SERVES, SERVER))):
         (folder / str(number)).mkdir()
         sys.executable = pretending(folder / str(number), worker, module)

@@ -49,15 +49,6 @@ def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
     assert len(list(kept.parent.glob("autotune/*/result.json"))) == 6
 
 
-def test_a_plan_without_gpus_is_for_cpu_devices(call: Call, without_gpu: None, worker: ByName) -> None:
-    worker("works")
-    done = call("plan", "--model", "alexnet", "--autotune", "2")
-    assert done.code == 0, done.err
-    assert "Logical CPU devices, parameter_server cpu: 40 images/sec of alexnet, measured.\n" in done.out
-    assert "Autotune of alexnet, images/sec at batch " in done.out
-    assert "no GPU to plan for: 2 logical CPU devices" in done.out
-
-
 def test_where_no_placement_can_be_run_the_cause_and_the_logs_are_named(
     call: Call, without_gpu: None, worker: ByName
 ) -> None:

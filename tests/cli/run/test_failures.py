@@ -5,40 +5,21 @@ import signal
 from pathlib import Path
 from tempfile import TemporaryFile
 
-import pytest
-
 from gputopo.values import schema
 from gputopo.values.run.result import Result
 from tests.cli.conftest import THEN_BEHAVE, WITH_WORKER, ByName, Call, pretending
 from tests.kit import commands
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "code", "said", "printed"),
-    [
-        ("reports_out_of_memory", 3, "--batch-size", "--json"),
-        ("killed", 137, "SIGKILL", "--tf-cnn-log"),
-        ("traceback", 3, "ValueError", "--format=table"),
-    ],
-)
 def test_a_run_that_fails_shows_why_and_what_was_measured(
-    call: Call,
-    without_gpu: None,
-    worker: ByName,
-    behaviour: str,
-    code: int,
-    said: str,
-    printed: str,
+    call: Call, without_gpu: None, worker: ByName
 ) -> None:
-    worker(behaviour)
-    done = call("run", "--model", "alexnet", printed)
-    assert done.code == code
-    assert said in done.out + done.err
-    if printed == "--json":
-        result = schema.decode(done.out, Result, origin="stdout")
-        assert (result.status, result.exit_code, result.steps) == ("failed", code, 1)
-    if printed == "--tf-cnn-log":
-        assert "total images/sec" not in done.out
+    worker("killed")
+    done = call("run", "--model", "alexnet", "--json")
+    assert done.code == 137
+    assert "SIGKILL" in done.err
+    result = schema.decode(done.out, Result, origin="stdout")
+    assert (result.status, result.exit_code, result.steps) == ("failed", 137, 1)
 
 
 IN_THE_WAY = """
@@ -59,10 +40,7 @@ def test_a_result_that_cannot_be_written_is_still_shown(
     assert "it is a folder" in " ".join(done.out.split())
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_command_reports_what_was_measured(
-    tmp_path: Path, signum: signal.Signals, code: int
-) -> None:
+def test_an_interrupted_command_reports_what_was_measured(tmp_path: Path) -> None:
     (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
     asked = ("run", "--model", "alexnet", "--json", "--output", str(tmp_path / "out"))
     arguments = ("-c", WITH_WORKER, pretending(tmp_path, "hangs"), "gputopo", *asked)
@@ -72,10 +50,10 @@ def test_an_interrupted_command_reports_what_was_measured(
     ):
         while not (line := err.readline()).startswith("step 1:"):
             assert line
-        os.kill(command.pid, signum)
+        os.kill(command.pid, signal.SIGINT)
         err.read()
-        assert command.wait(60) == code
+        assert command.wait(60) == 130
         out.seek(0)
         result = schema.decode(out.read(), Result, origin="stdout")
-    assert (result.status, result.steps, result.exit_code) == ("interrupted", 1, code)
+    assert (result.status, result.steps, result.exit_code) == ("interrupted", 1, 130)
     assert schema.decode((tmp_path / "out/result.json").read_bytes(), Result, origin="file") == result

@@ -23,38 +23,33 @@ KEPT = ("--checkpoints", "kept", "--optimizer", "momentum")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A run that leaves what there is to leave, and the folder that it ran in."""
     folder = tmp_path_factory.mktemp("trained")
-    return folder, result_of(folder, *KEPT, "--export", "out")
+    return folder, result_of(folder, *KEPT)
 
 
-def test_a_run_goes_on_from_its_checkpoint_and_can_be_judged(trained: tuple[Path, Result]) -> None:
+def test_a_run_goes_on_from_its_checkpoint(trained: tuple[Path, Result]) -> None:
     folder, first = trained
     assert [saved.steps for saved in first.checkpoints] == [7]  # three of warm-up, four
-    assert first.exports[0].path == str(folder / "out")
     assert {"keras", "tensorflow", "python", "onednn"} <= set(first.versions)
     second = result_of(folder, *KEPT, "--resume")
     assert second.resumed is not None
     assert second.resumed.steps == 7
-    judged = result_of(folder, "--checkpoints", "kept", "--eval")
-    assert judged.evaluations[0].steps == second.checkpoints[-1].steps
 
 
 def test_far_options_reach_the_core_and_the_result(tmp_path: Path) -> None:
+    # Each copy's own norm differed in the last bits after some steps of as many numbers as these.
     options = (
-        "--variable_update=replicated",
-        "--all_reduce_spec=xring#2",
-        "--gradient_repacking=2",
-        "--use_fp16",
+        *(
+            "--variable_update=replicated",
+            "--all_reduce_spec=xring#2",
+            "--gradient_repacking=2",
+            "--use_fp16",
+        ),
+        *("--num-gpus", "3", "--gradient-clip-norm", "0.1", "--num-batches", "12"),
     )
-    result = result_of(tmp_path, *options, "--trace", "2", "--num-warmup-batches", "1")
+    result = result_of(tmp_path, *options, "--num-warmup-batches", "1")
     assert result.replica_difference == 0.0
     assert (result.ran["all_reduce"], result.ran["precision"]) == ("ring#2", "fp16")
-    assert result.traces[0].steps == (2,)
-
-
-def test_copies_stay_equal_where_gradients_are_clipped_by_their_norm(tmp_path: Path) -> None:
-    # Each copy's own norm differed in the last bits after some steps of as many numbers as these.
-    options = ("--variable-update", "replicated", "--num-gpus", "3", "--gradient-clip-norm", "0.1")
-    assert result_of(tmp_path, *options, "--num-batches", "30").replica_difference == 0.0
+    assert result.asked["all_reduce"] == "xring#2"
 
 
 def test_the_input_alone_is_judged_by_the_training_before_it(trained: tuple[Path, Result]) -> None:

@@ -1,6 +1,5 @@
 """What `gputopo run -- PROGRAM` records: a run folder as of any run, which never hurts the program."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -76,27 +75,14 @@ def test_a_folder_that_the_user_names_must_be_free_and_the_usual_one_is_done_wit
     assert (usual.returncode, "this run is not recorded" in usual.stderr) == (7, True)
 
 
-def test_stdout_and_a_gigabyte_of_it_are_the_programs_alone(tmp_path: Path) -> None:
-    with open(os.devnull, "w") as null:
-        script = "head -c 1000000000 /dev/zero && exec >&- && exit 5"
-        command = ("run", "--cpu", "--output", str(tmp_path / "run"), "--", "sh", "-c", script)
-        assert commands.run("-m", "gputopo", *command, out=null.fileno()).returncode == 5
-    assert sum(file.stat().st_size for file in (tmp_path / "run").iterdir()) < 100_000
-
-
-@pytest.mark.parametrize(
-    ("script", "status", "kind"),
-    [
-        ("ulimit -c 0; kill -SEGV $$", "failed", "killed"),
-        ("kill -TERM $PPID; exec sleep 100", "interrupted", "terminated"),
-    ],
-)
-def test_how_it_ended_is_in_the_result(script: str, status: str, kind: str | None, tmp_path: Path) -> None:
+def test_how_it_ended_is_in_the_result(tmp_path: Path) -> None:
+    script = "kill -TERM $PPID; exec sleep 100"
     command = ("run", "--cpu", "--output", str(tmp_path / "run"), "--", "sh", "-c", script)
     done = commands.run("-m", "gputopo", *command)
     result = result_in(tmp_path / "run")
-    assert (result.status, result.exit_code) == (status, done.returncode)
-    assert (None if result.failure is None else result.failure.kind) == kind
+    assert (result.status, result.exit_code) == ("interrupted", done.returncode)
+    assert result.failure is not None
+    assert result.failure.kind == "terminated"
 
 
 HANGS = """
@@ -108,17 +94,14 @@ def computes():
         pass
 with Steps(examples=8) as steps:
     steps.done()
-    if len(sys.argv) > 1:
-        computes()
+    computes()
 """
 
 
-def test_a_program_that_hangs_is_ended_with_its_stacks_and_one_that_does_not_is_left_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_program_that_hangs_is_ended_with_its_stacks(tmp_path: Path) -> None:
     folder = tmp_path / "hangs"
     command = ("run", "--cpu", "--stall-timeout", "0.3", "--output", str(folder), "--", sys.executable, "-c")
-    done = commands.run("-m", "gputopo", *command, HANGS, "hang")
+    done = commands.run("-m", "gputopo", *command, HANGS)
     result = result_in(folder)
     assert (done.returncode, result.exit_code, result.status) == (3, 3, "failed")
     assert result.failure is not None
@@ -128,17 +111,13 @@ def test_a_program_that_hangs_is_ended_with_its_stacks_and_one_that_does_not_is_
     assert "in computes" in (folder / "stacks.log").read_text()
     assert not any("killed by" in line or "behind" in line for line in done.stderr.splitlines())
 
-    other = ("run", "--cpu", "--stall-timeout", "60", "--output", str(tmp_path / "run"), *command[-3:])
-    assert commands.run("-m", "gputopo", *other, HANGS).returncode == 0
-    assert (result_in(tmp_path / "run").status, (tmp_path / "run/stacks.log").exists()) == ("complete", False)
-
 
 UNTIL_THE_XID = """until grep -q '"code":79' "$0/events.jsonl"; do sleep 0.05; done; exit $1"""
 
 
 @pytest.mark.parametrize(
     ("own", "options", "code"),
-    [(0, (), 0), (0, ("--fail-on", "error"), 1), (5, ("--fail-on", "error"), 5)],
+    [(0, (), 0), (0, ("--fail-on", "error"), 1)],
 )
 def test_an_error_of_a_gpu_is_reported_and_fails_a_program_that_did_not_only_where_asked(
     own: int, options: tuple[str, ...], code: int, tmp_path: Path

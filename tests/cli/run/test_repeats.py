@@ -11,7 +11,7 @@ from gputopo.runs import BoxHistory
 from gputopo.values import schema
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats
-from tests.cli.conftest import THEN_BEHAVE, ByName, Call
+from tests.cli.conftest import ByName, Call
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
@@ -42,43 +42,8 @@ def test_a_repeat_that_fails_is_reported_as_failed_and_the_others_go_on(call: Ca
     assert [run.status for run in repeats.runs] == ["failed", "failed"]
 
 
-def test_repeats_are_shown_where_their_file_cannot_be_written(
-    call: Call, worker: ByName, tmp_path: Path
-) -> None:
-    worker("works")
-    out = tmp_path / "out"
-    (out / "repeats.json").mkdir(parents=True)
-    done = call("run", "--model", "alexnet", "--repeats", "2", "--output", out)
-    assert done.code == 3
-    assert "over 2 of 2 repeats" in done.out
-    reported = done.err.splitlines()
-    place = next(number for number, line in enumerate(reported) if "cannot write" in line)
-    assert str(out / "repeats.json") in reported[place]
-    assert "--output" in reported[place + 1]
-
-
-# Takes the place of the folder of the next repeat.
-TAKES_THE_NEXT = """
-import os, sys
-open(os.path.dirname(sys.argv[1]) + "/../2", "w").close()
-behaviour = "works"
-"""
-
-
 def kept_in(folder: Path) -> Repeats:
     return schema.decode((folder / "repeats.json").read_bytes(), Repeats, origin="file")
-
-
-def test_repeats_that_were_taken_are_shown_and_kept_where_the_next_cannot_begin(
-    call: Call, worker: ByName, tmp_path: Path
-) -> None:
-    worker(TAKES_THE_NEXT + THEN_BEHAVE)
-    done = call("run", "--model", "alexnet", "--repeats", "3", "--output", tmp_path / "out")
-    assert done.code == 2
-    assert "over 1 of 3 repeats" in done.out
-    assert str(tmp_path / "out" / "2") in done.err.splitlines()[-2]
-    kept = kept_in(tmp_path / "out")
-    assert (kept.status, kept.exit_code, kept.complete, len(kept.runs)) == ("failed", 2, 1, 1)
 
 
 @pytest.fixture
@@ -97,9 +62,7 @@ def signal_after_a_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[signal.Sign
     return send
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_two(
     call: Call,
     worker: ByName,
@@ -121,34 +84,3 @@ def test_repeats_that_were_taken_are_shown_and_kept_when_a_signal_comes_between_
     result = (tmp_path / "out/1/result.json").read_bytes()
     assert schema.decode(result, Result, origin="file").status == "complete"
     assert not (tmp_path / "out/2").exists()
-
-
-def test_a_ctrl_c_behind_the_end_of_training_has_nothing_left_to_end(
-    call: Call, worker: ByName, signal_after_a_run: Callable[[signal.Signals], None]
-) -> None:
-    worker("works")
-    signal_after_a_run(signal.SIGINT)
-    done = call("run", "--model", "alexnet")
-    assert done.code == 0
-    assert "images/sec" in done.out
-
-
-# Interrupts gputopo if it runs to try a smaller batch.
-INTERRUPTS_A_TRIAL = """
-import os, signal, sys
-if "trial-" in sys.argv[1]:
-    os.kill(os.getppid(), signal.SIGINT)
-behaviour = "needs_a_batch_of_one"
-"""
-
-
-def test_a_signal_while_a_batch_that_fits_is_looked_for_ends_the_repeats(
-    call: Call, worker: ByName, tmp_path: Path
-) -> None:
-    worker(INTERRUPTS_A_TRIAL + THEN_BEHAVE)
-    options = ("--batch-size", "4", "--repeats", "3", "--output", tmp_path / "out")
-    done = call("run", "--model", "alexnet", *options)
-    assert done.code == 3
-    assert "repeat 2 of 3" not in done.err
-    failures = [run.failure for run in kept_in(tmp_path / "out").runs]
-    assert [failure and failure.kind for failure in failures] == ["out_of_memory"]

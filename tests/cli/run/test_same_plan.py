@@ -12,12 +12,8 @@ from tests.cli.conftest import ByName, Call
 
 SPEED = "--single-gpu-images-per-sec 1000"
 OPTIONS = (
-    "",
-    SPEED,
     f"{SPEED} --num-gpus auto:0.3",
     f"{SPEED} --gpus 0,1,3 --num-gpus 2 --exclude 2 --prefer-pix --ps cpu",
-    f"{SPEED} --all-reduce nccl --batch-size 32 --no-history",
-    "--single-gpu-images-per-sec 1000,1000,700,1000 --batch-size auto",
     "--single-gpu-images-per-sec 1000,900 --gpus 0,1 --batch-size 64,48",
 )
 
@@ -50,11 +46,6 @@ def test_so_they_do_with_the_gpus_that_are_visible(
     assert planned["choice"] == run["choice"]
 
 
-def test_a_rehearsal_is_planned_alike(call: Call) -> None:
-    planned, run = both(call, "--from 7gforce --num-gpus 3")
-    assert planned["choice"] == run["choice"]
-
-
 def test_the_plan_is_shown_in_two_lines_before_it_starts(
     call: Call, on_scenario: ByName, worker: ByName
 ) -> None:
@@ -69,12 +60,3 @@ def test_the_plan_is_shown_in_two_lines_before_it_starts(
     shown = " ".join((done.out + done.err).split())
     places = [shown.index(" ".join(line.split())) for line in lines]
     assert places == sorted(places)
-
-
-def test_a_number_of_devices_left_to_gputopo_without_gpus_is_stated(
-    call: Call, without_gpu: None, worker: ByName
-) -> None:
-    worker("works")
-    done = call("run", "--model", "alexnet", "--num-gpus", "auto")
-    assert done.code == 0, done.err
-    assert "--num-gpus auto is 2 without GPUs" in " ".join((done.out + done.err).split())

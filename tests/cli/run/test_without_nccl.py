@@ -5,7 +5,6 @@ from pathlib import Path
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Plan
 from gputopo.values.run.result import Result
-from gputopo.values.run.several_runs import Screen
 from tests import there
 from tests.cli.conftest import ByName, Call
 
@@ -34,17 +33,6 @@ def test_a_run_trains_by_the_next_reduction_and_says_why_in_one_line(
     assert there(result.prediction).images_per_sec == replanned.choice.images_per_sec
 
 
-def test_nccl_that_was_typed_is_not_replaced(
-    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
-) -> None:
-    on_scenario("dgx1")
-    worker("is_refused_by_nccl")
-    done = call(*RUN, "--all-reduce", "nccl", "--output", tmp_path / "out")
-    assert done.code == 3
-    assert "Failed: the reduction 'nccl' failed: NCCL: unhandled system error." in done.out
-    assert result_in(tmp_path / "out").replanned is None
-
-
 def test_a_placement_by_nccl_is_given_up_by_autotune_and_not_timed_as_another(
     call: Call, on_scenario: ByName, worker: ByName, own_home: Path
 ) -> None:
@@ -58,16 +46,3 @@ def test_a_placement_by_nccl_is_given_up_by_autotune_and_not_timed_as_another(
         "nccl": False,
         "copy": True,
     }
-
-
-def test_a_screen_names_what_ran_instead(
-    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
-) -> None:
-    on_scenario("dgx1")
-    worker("crashes_in_nccl")
-    done = call("screen", "--model", "alexnet", "--gpus", "0,1", "--quick", "--output", tmp_path / "out")
-    assert done.code == 0, done.err
-    found = schema.decode((tmp_path / "out/screen.json").read_bytes(), Screen, origin="screen.json")
-    together = [run.mode for run in found.runs if run.kind == "together"]
-    assert set(together) == {"replicated copy (NCCL failed)"}
-    assert "replicated copy (NCCL failed)" in done.err

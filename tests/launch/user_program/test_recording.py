@@ -34,7 +34,6 @@ from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFai
 from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
-from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import ProcessSpec, Scenario, changed
@@ -200,23 +199,10 @@ def test_the_gpus_that_a_program_is_seen_on_are_compared_with_the_plan(
     assert (result.placed.word, result.placed.gpus, notices) == (word, (used,), said)
 
 
-def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
-    box = broken(FOUR, "busy@0", "busy@1", "thermal_slowdown@1")
-    result, _ = watched(FakeNvml(box), 0, 1)
-    assert result.hardware is not None
-    faults = [one for one in result.hardware.faults if one.severity != "info" and one.gpu is not None]
-    assert {fault.gpu for fault in faults} == {1}
-    assert "throttle.sw_thermal_slowdown" in {fault.id for fault in faults}
-    assert (result.throughput, result.run_verdict) == (None, None)  # which nobody measured
-
-
-@pytest.mark.parametrize(("gpus", "gpu", "named"), [((0, 1), 1, "GPU 1"), ((), None, "CPU device 1")])
-def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past(
-    gpus: tuple[int, ...], gpu: int | None, named: str
-) -> None:
-    rng, joined = random.Random(5), Joined(spec(*gpus).towers)
+def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past() -> None:
+    rng, joined = random.Random(5), Joined(spec(0, 1).towers)
     record = ProgramRecord(None, lambda event: None, lambda line: None)
-    record.begin(spec(*gpus))
+    record.begin(spec(0, 1))
     steps = []
     for number in range(1, 401):
         for rank, busy_s in enumerate((0.08, 0.1)):
@@ -229,9 +215,9 @@ def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_it
     record.finish("train", ProgramEnd(0))
     result = record.summary.result()
     (slow,) = result.anomalies
-    assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (gpu, "slow")
+    assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (1, "slow")
     said = list(program_lines(result))
-    assert any(line.startswith(f"! {named} ") and "slower than its peers" in line for line in said)
+    assert any(line.startswith("! GPU 1 ") and "slower than its peers" in line for line in said)
     assert any("The run became" in line and "slower" in line for line in said)
 
 
@@ -275,27 +261,6 @@ def test_steps_are_all_there_at_the_end_also_beside_a_sampler_that_hangs(stuck: 
     assert (result.steps, result.images, result.warmup_steps) == (20, 80, 1)
     assert [event.step for event in events if isinstance(event, Step)] == list(range(21))
     assert not any("loss" in line for line in result.says)
-
-
-def test_a_record_that_cannot_be_ended_is_left_behind() -> None:
-    hangs, entered = threading.Event(), threading.Event()
-
-    def on_event(event: Event) -> None:  # a disk that hangs
-        if isinstance(event, Noticed):
-            entered.set()
-            hangs.wait()
-
-    class Notices:
-        every_s = 0.01
-
-        def look(self) -> tuple[Noticed, ...]:
-            return (Noticed(time_s=0.0, says="noticed"),)
-
-    record = ProgramRecord(None, on_event, lambda line: None)
-    with recorded(record, Notices(), None, spec(), end_s=0.05) as state:
-        entered.wait()
-    assert state.stuck
-    hangs.set()
 
 
 def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path: Path) -> None:

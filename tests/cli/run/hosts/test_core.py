@@ -38,8 +38,6 @@ def test_a_training_of_several_hosts_does_not_become_one_of_this_host_alone(
     started_by(slurm_step(node=1))
     for asked in (
         ["--dry-run", "--format", "env"],
-        ["--repeats", "2"],
-        ["--autotune", "2"],
         ["--restart", "1"],
         ["--single-gpu-images-per-sec", "100,100"],
         ["--from", "7gforce"],
@@ -73,7 +71,6 @@ def test_a_host_whose_rank_0_does_not_come_names_it(call: Call, without_gpu: Non
 @pytest.mark.parametrize(
     ("options", "what", "hint"),
     [
-        ("--hosts n[1-2]", "--autotune is for one host", "--num-hosts 1"),
         ("--worker_hosts=a:5000,b:5000 --job_name=worker", "--autotune is for one host", "--num-hosts 1"),
         ("--hostfile /nowhere", "--hostfile '/nowhere' cannot be read", "one host per line"),
     ],
@@ -87,22 +84,7 @@ def test_options_that_name_hosts_are_read_and_refused(
     assert hint in done.err.splitlines()[1]
 
 
-def test_one_host_of_several_trains_alone_where_it_is_asked_to(
-    call: Call, without_gpu: None, started_by: StartedBy
-) -> None:
-    started_by(slurm_step(tasks="4(x2)"))
-    assert call("run", "--model", "alexnet", "--dry-run").code == 2
-    assert call("run", "--model", "alexnet", "--dry-run", "--num-hosts", "1").code == 0
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("run", "--num-hosts", "1", "--", "true"),
-        ("plan", "--model", "alexnet", "--from", "7gforce"),
-        ("inspect",),
-    ],
-)
+@pytest.mark.parametrize("words", [("run", "--num-hosts", "1", "--", "true"), ("inspect",)])
 def test_other_commands_run_on_each_host_and_so_do_programs_that_are_to(
     call: Call, without_gpu: None, started_by: StartedBy, words: tuple[str, ...]
 ) -> None:

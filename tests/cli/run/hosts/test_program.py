@@ -107,24 +107,6 @@ def _gpus(printed: str, rank: int) -> list[int]:
     return [int(gpu) for gpu in last.partition(" GPU ")[2].split(", ")]
 
 
-LISTENS = """
-import json, os, socket
-config = json.loads(os.environ["TF_CONFIG"])
-own = config["cluster"]["worker"][config["task"]["index"]]
-socket.create_server(("localhost", int(own.rpartition(":")[2])))
-print(os.environ["TF_CONFIG"])
-"""
-
-
-def test_a_cluster_that_a_starter_gave_is_the_programs_and_its_ports_are_free(hosts: Started) -> None:
-    ports = sorted((free_port(), free_port()))
-    workers = [f"localhost:{port}" for port in ports]
-    config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": "RANK"}})
-    ended = hosts("--gpus", "0-1", program=(sys.executable, "-c", LISTENS), config=config).ended()
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    assert [out.strip() for _, out, _ in ended] == [config.replace('"RANK"', rank) for rank in "01"]
-
-
 def test_one_host_that_is_enough_runs_it_alone(hosts: Started) -> None:
     run = hosts("--num-gpus", "2", program=(sys.executable, "-c", SHOWS))
     (code, out, _), (unused, none, said) = run.ended()
