@@ -2,11 +2,10 @@
 
 Both "hosts" are on the loopback interface; each is pinned to its own core and has one thread per op. Compared
 are: gputopo over TensorFlow's servers, the same on one host with two CPU devices, and TensorFlow's
-MultiWorkerMirroredStrategy with the same model, by `--strategy multi_worker_mirrored` and in its own loop.
-They alternate; the ratios are medians of the rounds.
+MultiWorkerMirroredStrategy with the same model, by `--strategy multi_worker_mirrored`. They alternate; the
+ratios are medians of the rounds.
 """
 
-import json
 import os
 import statistics
 import subprocess
@@ -117,35 +116,16 @@ def ours(model: str, batch: int, folder: Path, *, hosts: int) -> float:
     return speed_of(events, batch)
 
 
-def peer(model: str, batch: int) -> float:
-    """Return the images/sec of MultiWorkerMirroredStrategy."""
-    ports = free_ports(2)
-    command = [sys.executable, "-m", "tests.benchmarks.multi_worker_peer", model, str(batch)]
-    command.append(str(STEPS.get(model, 10)))
-    running = []
-    for index in range(2):
-        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        environ = {**ENVIRON, "TF_CONFIG": config}
-        running.append(pinned(command, str(index), env=environ, stdout=subprocess.PIPE))
-    outputs = [one.communicate()[0] for one in running]
-    return float(outputs[0].split()[-1])
-
-
 def main(model: str, batch: int, rounds: int) -> int:
     """Print the speeds of every round and the ratios."""
-    found: dict[str, list[float]] = {
-        name: [] for name in ("two hosts", "one host", "multi_worker_mirrored", "its own loop")
-    }
+    found: dict[str, list[float]] = {name: [] for name in ("two hosts", "one host", "multi_worker_mirrored")}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
             found["two hosts"].append(ours(model, batch, Path(folder), hosts=2))
             found["one host"].append(ours(model, batch, Path(folder), hosts=1))
             found["multi_worker_mirrored"].append(by_strategy(model, batch, Path(folder)))
-            found["its own loop"].append(peer(model, batch))
             print(f"round {number + 1}:", ", ".join(f"{name} {one[-1]:.1f}" for name, one in found.items()))
-    compared = [("two hosts", name) for name in ("one host", "multi_worker_mirrored", "its own loop")]
-    for one, other in (*compared, ("multi_worker_mirrored", "its own loop")):
+    for one, other in (("two hosts", "one host"), ("two hosts", "multi_worker_mirrored")):
         ratios = [a / b for a, b in zip(found[one], found[other], strict=True)]
         middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
         print(f"{model}, {one} over {other}: {middle:.2f} ({low:.2f} to {high:.2f})")

@@ -89,13 +89,6 @@ def test_json_is_the_bandwidth_with_machine_and_findings_and_can_be_read_again(
     assert call("bandwidth", "--from", tmp_path / "again.json", "--json").out == once
 
 
-def test_findings_make_exit_code_1_where_that_is_asked_for(call: Call, recorded: Path) -> None:
-    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 1
-    fine = msgspec.structs.replace(bandwidth_of(2), samples=(pair(0, 1, 12.5),), failures=())
-    write(recorded, machine_with(2), fine)
-    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 0
-
-
 def test_corrupted_data_makes_exit_code_1_without_being_asked_for(
     call: Call, recorded: Path, measured: Measure, on_scenario: OnScenario
 ) -> None:
@@ -211,26 +204,6 @@ def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_reporte
     assert "2026-11-18 11:06 UTC" in " ".join(done.out.split())
     without = call("plan", "--model", "alexnet", "--num-gpus", 2, "--no-history")
     assert (without.out, without.err) == (before.out, before.err)
-
-
-def test_a_capture_is_planned_without_what_was_saved_of_this_machine(
-    call: Call, on_scenario: OnScenario, measured: Measure, tmp_path: Path
-) -> None:
-    on_scenario("four")
-    measured(bandwidth_of(4))
-    call("bandwidth", "--save")
-    call("inspect", "--record", tmp_path / "machine.json")
-    done = call("plan", "--model", "alexnet", "--from", tmp_path / "machine.json")
-    assert "measured" not in done.out + done.err
-
-
-def test_the_baseline_is_asked_for_before_anything_is_measured(
-    call: Call, on_scenario: OnScenario, measured: Measure
-) -> None:
-    requests = measured(bandwidth_of(4))
-    on_scenario("four")
-    assert "--save" in refused(call, "--baseline")
-    assert requests == []
 
 
 def test_only_changes_are_reported_and_a_loss_makes_exit_code_1(
@@ -357,11 +330,3 @@ def test_bandwidth_that_contradicts_physics_or_itself_is_not_planned_with(
     assert said.startswith("gputopo: the measured bandwidth is impossible or contradicts itself: ")
     assert what in said
     assert "measure again" in hint
-
-
-def test_two_captures_that_contradict_one_another_are_not_planned_with(call: Call, tmp_path: Path) -> None:
-    speeds = (12.0, 3.0, 11.5)
-    files = [with_copies(tmp_path / f"{speed}.json", copied("h2d", speed)) for speed in speeds]
-    asked = ("plan", "--model", "alexnet", "--from", files[0], "--from")
-    assert "measured with 3.00 and with 12.0 GB/s" in call(*asked, files[1]).err
-    assert call(*asked, files[2]).code == 0

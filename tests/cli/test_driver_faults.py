@@ -1,14 +1,8 @@
 """`gputopo inspect` on a driver library that hangs, crashes, refuses or gives garbage, one call at a time."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -39,8 +33,8 @@ child.NVML_LIMITS = child.NVML_LIMITS._replace(start_s={HANG_S}, nvml_s={HANG_S}
 {_INSPECT}
 """
 INIT, COUNT, HANDLE = "nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2:2"
-VERSION, NAME, PCI = "nvmlSystemGetDriverVersion", "nvmlDeviceGetName:2", "nvmlDeviceGetPciInfo_v3:2"
-POWER, TEMPERATURE = "nvmlDeviceGetPowerUsage:2", "nvmlDeviceGetTemperature:2"
+NAME, PCI = "nvmlDeviceGetName:2", "nvmlDeviceGetPciInfo_v3:2"
+POWER = "nvmlDeviceGetPowerUsage:2"
 MEMORY, PROCESSES = "nvmlDeviceGetMemoryInfo:2", "nvmlDeviceGetComputeRunningProcesses_v3:2"
 NAMES = "nvmlSystemGetProcessName"
 FIELDS, PAIR, SHUTDOWN = "nvmlDeviceGetFieldValues:2", "nvmlDeviceGetTopologyCommonAncestor:2", "nvmlShutdown"
@@ -56,17 +50,12 @@ ORDER = {
     PROCESSES: "processes",
 }
 STOPS = [
-    *(("hang", place) for place in (INIT, NAME, SHUTDOWN)),
-    *(("segv", place) for place in (COUNT, HANDLE, PCI, POWER, PAIR)),
-    *(("abort", NAME), ("exit", POWER)),
+    *(("hang", place) for place in (INIT, SHUTDOWN)),
+    *(("segv", place) for place in (COUNT, POWER)),
+    *(("abort", NAME), ("exit", PAIR)),
 ]
-REFUSED = (INIT, COUNT, HANDLE, PCI, TEMPERATURE, PAIR)
-REFUSALS = [*(("999", place) for place in REFUSED), *((code, NAME) for code in ("15", "4711"))]
-GARBAGE = [
-    *(("huge", place) for place in (COUNT, POWER, PROCESSES)),
-    *(("garbage", place) for place in (VERSION, FIELDS, NAMES)),
-    *(("escape", NAME), ("print", INIT), ("twice", COUNT)),
-]
+REFUSALS = [("999", INIT), ("999", HANDLE), ("999", PAIR), ("15", NAME), ("4711", NAME)]
+GARBAGE = [("huge", COUNT), ("garbage", NAMES), ("escape", NAME), ("print", INIT), ("twice", COUNT)]
 DRILLS = [("none", "none"), *STOPS, *REFUSALS, *GARBAGE]
 SHOWN = [("none", "none"), ("segv", POWER), ("15", NAME), ("garbage", NAMES), ("escape", NAME)]
 
@@ -186,11 +175,10 @@ def _read(gpu: Gpu) -> dict[str, object]:
 def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(done: Drills) -> None:
     cases: list[tuple[str, str, int, set[str]]] = [
         ("999", INIT, 3, {"driver.failed"}),
-        ("999", COUNT, 3, {"driver.failed"}),
-        *(("999", place, 1, {"gpu.no_answer"}) for place in (HANDLE, PCI)),
+        ("999", HANDLE, 1, {"gpu.no_answer"}),
         ("4711", NAME, 1, {"gpu.no_answer"}),
         ("15", NAME, 1, {"gpu.lost"}),
-        *(("999", place, 0, set()) for place in (TEMPERATURE, PAIR)),
+        ("999", PAIR, 0, set()),
     ]
     for fault, place, code, ids in cases:
         drill = done[fault, place]
@@ -219,24 +207,3 @@ def test_other_commands_end_with_the_finding_too(run: Run) -> None:
         done = run(("segv", POWER), _INSPECT, *command)
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 2), done
         assert "nvmlDeviceGetPowerUsage of GPU 2 ended the process with SIGSEGV" in done.stderr
-
-
-def test_ctrl_c_ends_a_driver_that_hangs_at_once(tmp_path: Path) -> None:
-    root = write_tree(SCENARIOS[faulty_nvml.SCENARIO], tmp_path)
-    environment = {**faulty_nvml.environment(), "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: f"hang@{NAME}"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "gputopo", "inspect"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not (found := children.read_text().split()):
-            time.sleep(0.01)
-        while Path(f"/proc/{found[0]}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            time.sleep(0.01)  # until it waits for what hangs
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        assert (process.returncode, err) == (130, b"gputopo: interrupted\n")
-    assert not Path(f"/proc/{found[0]}").exists()

@@ -55,13 +55,6 @@ def test_the_prolog_fails_for_faults_of_the_node_alone(code: int, ends: int, tmp
         assert (tmp_path / "logged").read_text() == f"{SAYS}\n"
 
 
-def test_the_prolog_lets_jobs_without_gpus_pass_and_nodes_without_gputopo(tmp_path: Path) -> None:
-    assert ran("slurm-prolog.sh", tmp_path, program(tmp_path, 3)).returncode == 0
-    (tmp_path / "other").mkdir()
-    missing = ran("slurm-prolog.sh", tmp_path / "other", tmp_path / "none", SLURM_JOB_GPUS="0")
-    assert missing.returncode == 0
-
-
 @pytest.mark.parametrize(
     ("code", "ends", "word"),
     [

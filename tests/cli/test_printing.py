@@ -151,23 +151,3 @@ def test_a_terminal_gets_one_line_that_is_drawn_again_and_taken_away(
     assert "\n" not in text
     assert text.endswith("\r\x1b[K")
     assert max(len(part.replace("\x1b[K", "")) for part in text.split("\r")) <= 30
-
-
-class Closed(io.StringIO):
-    """A stderr that nobody reads, and what was tried to write to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tried: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.tried.append(text)
-        raise BrokenPipeError
-
-
-def test_a_stderr_that_nobody_reads_does_not_end_the_measuring_and_is_not_written_to_again(
-    measuring: Callable[..., str],
-) -> None:
-    stderr = Closed()
-    measuring(*(step(done, 4) for done in range(4)), stderr=stderr)
-    assert stderr.tried == ["gputopo: measuring 1 of 4: copy\n"]
