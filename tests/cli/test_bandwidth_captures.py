@@ -8,7 +8,7 @@ import pytest
 from gputopo.values.machine import Machine, Nic, NicPort
 from gputopo.values.schema import encode
 from tests.cli.conftest import Call
-from tests.kit.dialects import bandwidthtest, nvbandwidth, p2p
+from tests.kit.dialects import nvbandwidth, p2p
 
 WHY = "no CUDA-capable device is detected"
 NVBANDWIDTHS = f"[CUDA_ERROR_NO_DEVICE] {WHY} in expression cuInit(0)"
@@ -30,15 +30,6 @@ def test_a_program_that_cuda_failed_is_a_finding_whichever_it_is(
     assert (done.code, done.err) == (1, "")
     assert "driver.failed" in done.out
     assert WHY in " ".join(done.out.split())
-
-
-def test_a_capture_that_stops_early_is_no_baseline(call: Call, tmp_path: Path) -> None:
-    whole = bandwidthtest.quick("A", {"Host to Device": 12000.0})
-    (tmp_path / "half.txt").write_text(whole.rpartition("Result")[0])
-    done = call("bandwidth", "--from", tmp_path / "half.txt", "--save")
-    assert done.code == 0
-    assert "The capture ends early" in done.out
-    assert done.err.startswith("gputopo: not saved: ")
 
 
 BOTH = [
@@ -107,9 +98,3 @@ def test_wrong_results_of_nccl_are_an_error(call: Call, tmp_path: Path) -> None:
     assert done.code == 1
     assert "bandwidth.wrong_data" in done.out
     assert "37 wrong elements at 1073741824 bytes" in " ".join(done.out.split())
-
-
-def test_collective_operations_replace_no_saved_result(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "nccl.txt").write_text(nccl_run())
-    done = call("bandwidth", "--from", tmp_path / "nccl.txt", "--save")
-    assert "not saved: collective operations show no single path" in done.err

@@ -10,7 +10,7 @@ from tests.cli.conftest import Call
 from tests.report.exposition_grammar import read
 
 FOLDER = Path(__file__).parents[3] / "shared" / "captures"
-ROOMS = ("topo", "smi_xml", "smi_text", "nccl_xml", "other")
+ROOMS = ("topo", "smi_text", "nccl_xml", "other")
 CAPTURES = {
     room: sorted(path for path in (FOLDER / room).iterdir() if path.name != "index.csv")
     for room in ROOMS

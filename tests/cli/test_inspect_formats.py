@@ -1,14 +1,11 @@
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.captures import bundled_names
 from gputopo.values import schema
-from gputopo.values.difference import Difference
-from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
+from gputopo.values.machine import Gpu, GpuProcess, Machine
 from tests.cli.conftest import ByName, Call
-from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 from tests.report.exposition_grammar import read
 
@@ -62,46 +59,10 @@ def test_users_are_on_ones_own_screen_and_in_nothing_that_is_passed_on(
     assert ("erika" in done.out) is named
 
 
-def test_a_terminal_that_knows_ascii_only_gets_a_tree_of_ascii() -> None:
-    command = ("-m", "tests.kit.command", "7gforce", "--", "inspect", "--topology")
-    done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    tree = done.stdout.partition("PCI tree\n")[2].partition("\n\n")[0]
-    assert "+- GPU 0" in tree
-    assert "?" not in tree
-
-
 def write(folder: Path, name: str, machine: Machine) -> Path:
     path = folder / name
     schema.write(path, machine)
     return path
-
-
-@pytest.fixture
-def two_readings(tmp_path: Path) -> tuple[Path, Path]:
-    """Return a recording from before and one of now: of the second GPU the limit fell, and its link."""
-    old = Machine(
-        source="live",
-        gpus=tuple(
-            Gpu(index=n, pci_address=f"0000:0{n}:00.0", power_w=PowerW(limit=300.0), pcie=Pcie(width_now=16))
-            for n in (0, 1)
-        ),
-    )
-    changed = msgspec.structs.replace(old.gpus[1], power_w=PowerW(limit=250.0), pcie=Pcie(width_now=8))
-    new = msgspec.structs.replace(old, gpus=(old.gpus[0], changed))
-    return write(tmp_path, "old.json", old), write(tmp_path, "new.json", new)
-
-
-def test_diff_states_in_a_line_each_what_changed_which_fails_nothing(
-    call: Call, two_readings: tuple[Path, Path]
-) -> None:
-    old, new = two_readings
-    done = call("inspect", "--from", new, "--diff", old, "--fail-on", "error")
-    assert done.code == 0
-    document = call("inspect", "--from", new, "--diff", old, "--json").out
-    found = schema.decode(document, Difference, origin="stdout")
-    assert [change.fact for change in found.changes] == ["gpus[1].power_w.limit", "gpus[1].pcie.width_now"]
-    assert "GPU 1: power limit 300 W -> 250 W" in done.out
-    assert "GPU 1: PCIe width now x16 -> x8" in done.out
 
 
 def test_a_machine_does_not_differ_from_its_own_recording(

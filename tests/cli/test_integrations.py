@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo import integrations, load, pages
-from gputopo.report import exposition
+from gputopo.report import RunMetrics, exposition
 from gputopo.values import schema
 from tests.cli.conftest import Call
 
@@ -105,18 +105,6 @@ def test_the_action_fails_for_a_gpu_that_is_missing_since_the_recording(
     assert ("GPU 6" in done.stderr) == bool(ends)
 
 
-def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
-    from gputopo.report import RunMetrics
-
-    known = exposition(load("7gforce"))
-    asked = set(re.findall(r"expr:.*?(gputopo_\w+)", integrations.read("prometheus-rules.yml")))
-    assert asked
-    of_runs = {name for name in asked if name.startswith("gputopo_run_")}
-    assert all(f"\n{name}" in known for name in asked - of_runs)
-    source = Path(str(RunMetrics.__module__).replace(".", "/") + ".py").read_text()
-    assert all(f'"{name.removeprefix("gputopo_")}"' in source for name in of_runs)
-
-
 @pytest.mark.parametrize(
     ("checker", "name"),
     [
@@ -136,3 +124,13 @@ def test_the_checker_of_its_language_finds_nothing(checker: list[str], name: str
         [found, *checker[1:], str(tmp_path / name)], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
+    known = exposition(load("7gforce"))
+    asked = set(re.findall(r"expr:.*?(gputopo_\w+)", integrations.read("prometheus-rules.yml")))
+    assert asked
+    of_runs = {name for name in asked if name.startswith("gputopo_run_")}
+    assert all(f"\n{name}" in known for name in asked - of_runs)
+    source = Path(str(RunMetrics.__module__).replace(".", "/") + ".py").read_text()
+    assert all(f'"{name.removeprefix("gputopo_")}"' in source for name in of_runs)

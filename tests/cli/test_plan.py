@@ -109,12 +109,6 @@ def test_the_options_reach_the_planner(call: Call) -> None:
     assert (reduced.variable_update, reduced.all_reduce) == ("replicated", "ring#2")
 
 
-def test_a_request_that_cannot_be_met_is_refused_in_words_and_a_plan_is_given(call: Call) -> None:
-    done = call("plan", "--from", "az-2x-m60", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix")
-    assert done.code == 0
-    assert "--prefer-pix" in done.out.partition("\nRefused\n")[2]
-
-
 def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
     call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,38 +171,6 @@ def test_the_peak_memory_of_an_earlier_run_decides_what_fits(
         assert "about 44.4 GiB (by the peak of an earlier run with 32, 4.0 GiB), GPU 0" in done.err
         assert call(*asked, 380, "--no-history").code == 0
         assert call(*asked, int(done.err.split()[-1])).code == 0
-
-
-def test_a_change_without_a_difference_is_named_as_such(call: Call) -> None:
-    asked = (*ALEXNET, "--num-gpus", 2, "--what-if", "gpu6: x1")
-    answer = "GPU 6 into an x1 slot: 1,827 instead of 1,827 images/sec of alexnet, no difference."
-    assert call("plan", *asked, "--format", "markdown").out.startswith(answer)
-    found = planned(call, *asked).what_if
-    assert found is not None
-    assert (found.changes, found.asked) == (("gpu6: x1",), True)
-
-
-def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:
-    speeds = "156,156,90,156,156,156,163"
-    asked = ("--from", "7gforce", "--model", "resnet50", "--single-gpu-images-per-sec", speeds)
-    unequal = planned(call, *asked, "--batch-size", "64").unequal
-    assert unequal is not None
-    assert sum(unequal.in_proportion.batch_sizes) == 7 * 64
-    assert unequal.use.startswith("--batch-size 6")
-    again = planned(call, *asked, *unequal.use.split())
-    assert again.choice.images_per_sec == unequal.in_proportion.images_per_sec
-    assert again.choice.batch_sizes == unequal.in_proportion.batch_sizes
-    assert again.unequal is not None
-    assert again.unequal.use == ""
-    assert planned(call, *asked, "--batch-size", "AUTO").choice.batch_sizes is not None
-
-
-def test_the_line_of_gradients_is_shown_and_in_the_json_where_asked_for(call: Call) -> None:
-    asked = (*ALEXNET, "--num-gpus", "4")
-    line = planned(call, *asked, "--explain").line
-    assert line is not None
-    assert [one.block for one in line.blocks][-1] == "conv1"
-    assert planned(call, *asked).line is None
 
 
 ASKED = ("--model", "alexnet", "--num-gpus", 4)

@@ -21,7 +21,7 @@ UNWRITTEN = (
 )
 NO_OPTION = "gputopo: there is no option '--bad'\n  `gputopo plan --help` shows how it is called\n"
 
-PRINTING = [("--version",), ("plan", "--help"), ("inspect", "--from", "7gforce", "--json")]
+PRINTING = [("--version",), ("inspect", "--from", "7gforce", "--json")]
 CODES: dict[tuple[str, ...], int] = {("plan", "--bad"): 2, ("inspect", "--watch"): 3}
 
 

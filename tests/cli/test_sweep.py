@@ -308,18 +308,9 @@ def test_two_at_once_in_one_folder_are_kept_apart(
     assert (second.code, "is writing to" in second.err) == (2, True)
 
 
-@pytest.mark.parametrize(("preset", "machine"), [*((preset, "four") for preset in PRESETS), ("quick", None)])
-def test_no_cell_of_a_preset_is_refused(
-    call: Call,
-    on_scenario: ByName,
-    request: pytest.FixtureRequest,
-    preset: str,
-    machine: str | None,
-) -> None:
-    if machine is None:
-        request.getfixturevalue("without_gpu")
-    else:
-        on_scenario(machine)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_cell_of_a_preset_is_refused(call: Call, on_scenario: ByName, preset: str) -> None:
+    on_scenario("four")
     done = call("sweep", preset, "--dry-run", "--json", "--compare-pairs")
     assert done.code == 0, done.err
     found = swept(done.out)
