@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.runs import summarise
+from gputopo.runs import BoxHistory, summarise
 from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
+from gputopo.values.ends import End
 from gputopo.values.run.events import encode_line
 from gputopo.values.study import Study
 from tests.captures.test_tf_cnn import log
@@ -239,5 +241,11 @@ def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path
     assert [run["model"] for run in json.loads(only.out)["runs"]] == ["vgg16"]
     late = call("report", "--history", "--since", "1970-01-05", "--json")
     assert len(json.loads(late.out)["runs"]) == 4
+    machine = read_machine(Path(os.environ["GPUTOPO_ROOT"]))
+    copy = CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0)
+    measured = Bandwidth(source="live", samples=Samples((copy,)))
+    BoxHistory(own_history).save(machine, measured, saved_at=8.0 * 86400)
+    rates_alone = call("report", "--history", "--since", "1970-01-09").out
+    assert ("0 runs on " in rates_alone, "host to GPU 0" in rates_alone) == (True, True)
     for words in (("--since", "1970-01-10"), ("--since", "yesterday"), ("--model", "lenet"), (own_history,)):
         assert call("report", "--history", *words).code == 2
