@@ -48,19 +48,19 @@ def test_a_file_of_both_directions_only_is_planned_by_it(call: Call, tmp_path: P
     assert "GPUs 0 and 3: measured 96.8 GB/s both directions, direct" in done.out
 
 
-def nccl_run(*, wrong: int = 0, hosts: tuple[str, str] = ("box", "box")) -> str:
+def nccl_run(*, hosts: tuple[str, str] = ("box", "box")) -> str:
     ranks = [
         f"#  Rank  {n} Group  0 Pid 9 on {host} device  {n} [0000:0{n + 1}:00] NVIDIA L40S"
         for n, host in enumerate(hosts)
     ]
-    row = f" 1073741824  268435456  float  sum  -1  51130.00  21.00  21.00  {wrong}"
+    row = " 1073741824  268435456  float  sum  -1  51130.00  21.00  21.00  0"
     return "\n".join(
         [
             "# Collective test starting: all_reduce_perf",
             "# nThread 1 nGpus 2 minBytes 1073741824 maxBytes 1073741824 step: 2(factor) warmup iters: 5",
             *ranks,
             f"{row}  51130.00  21.00  21.00  0",
-            f"# Out of bounds values : {wrong and 1} {'FAILED' if wrong else 'OK'}",
+            "# Out of bounds values : 0 OK",
             "# Avg bus bandwidth    : 21 ",
             "",
         ]
@@ -90,11 +90,3 @@ def test_nccl_over_several_hosts_is_judged_with_the_ports_of_one_of_them(call: C
     )
     assert judged.code == 1
     assert "collectives.network_slow" in {one["id"] for one in json.loads(judged.out)["findings"]}
-
-
-def test_wrong_results_of_nccl_are_an_error(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "nccl.txt").write_text(nccl_run(wrong=37))
-    done = call("bandwidth", "--from", tmp_path / "nccl.txt")
-    assert done.code == 1
-    assert "bandwidth.wrong_data" in done.out
-    assert "37 wrong elements at 1073741824 bytes" in " ".join(done.out.split())

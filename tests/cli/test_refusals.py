@@ -28,9 +28,11 @@ inspect --from 7gforce -i 0 --all -> --all and --gpu cannot be combined
 inspect --from 7gforce --topology --json -> --topology is for the report of one machine, not with
 inspect --from 7gforce --all --diff 7gforce -> --all is for the report of one machine
 inspect --diff nowhere.json -> there is no file nowhere.json
+inspect --diff 7gforce --format prometheus -> --diff cannot print prometheus
 inspect --diff - --from - -> standard input can be read only once
 inspect --interval 1 -> --interval and --duration belong to --watch
 inspect --watch --from 7gforce -> --watch and --from cannot be combined
+inspect --watch --format markdown -> --watch cannot print --format markdown
 inspect --watch --interval 0 -> --interval cannot be
 inspect --fleet -> --fleet compares hosts and needs files of at least two hosts
 inspect --fleet --from a.json b.json -> none of 2 files can be read: there is no file a.json
@@ -64,6 +66,7 @@ plan --from 7gforce --model alexnet --num-gpus 9 -> requested 9 GPUs, but this m
 plan --from 7gforce --model alexnet --num-gpus 0 -> --num-gpus cannot be 0 ... give 1 or more
 plan --from 7gforce --model alexnet --ps gpu:9 -> this machine has no GPU 9 ... 0-6; or use --ps cpu
 plan --from 7gforce --model alexnet --exclude 0-6 -> none of the 7 GPUs can be used ... exclude fewer GPUs
+plan --from 7gforce --model alexnet --exclude 12 -> GPU 12
 plan --from 7gforce --model alexnet --num-gpus 2 --exclude 0-5 -> 2 GPUs
 plan --from 7gforce --model alexnet --ps cpu --variable-update independent -> independent
 plan --from 7gforce --model alexnet --num-gpus 3 --all-reduce tf_hierarchical -> tf_hierarchical
@@ -71,6 +74,7 @@ plan --from 7gforce --model alexnet --gpus 0,1 --ps gpu:3 -> gpu:3 is not one of
 plan --from 7gforce --model alexnet --gpus 0,9 -> no GPU 9 ... the GPUs of this machine: 0-6
 plan --from 7gforce --model alexnet --single-gpu-images-per-sec nan -> cannot be 'nan' ... above 0
 plan --from 7gforce --model alexnet --single-gpu-images-per-sec 1,2 -> 2 numbers for 7 GPUs
+plan --from 7gforce --model alexnet --batch-size auto,64 -> --batch-size
 plan --from 7gforce --model alexnet --batch-size nan -> --batch-size cannot be 'nan' ... give --batch-size N
 plan --from 7gforce --model alexnet --batch-size 64,64 -> 2 numbers for 7 GPUs
 plan --from 7gforce --model alexnet --batch-size 100000000 -> (counted from its layers)
@@ -95,9 +99,11 @@ run --model alexnet --num-warmup-batches -1 -> --num-warmup-batches cannot be -1
 run --model alexnet --num-gpus 1000 -> --num-gpus cannot be 1000
 run --model alexnet --gpus 0 -> --gpus needs GPUs, but this machine has none
 run --model alexnet --gain 0.3 -> there is no option '--gain'
+run --model alexnet --num-gpus auto:2 -> --num-gpus cannot be 'auto:2'
 run --model alexnet --sbatch-option a=b --dry-run -> --sbatch-option is for a batch script
 run --model alexnet --single-gpu-images-per-sec 9 -> --single-gpu-images-per-sec needs a GPU
 run --model alexnet --program keras-2017 -> it is for plan;
+run --model alexnet --ps gpu:7 -> --ps gpu:7
 run --model alexnet --data-dir /nowhere/at/all -> there is no folder /nowhere/at/all
 run --model alexnet --json --format table -> --json and --format both mean --format
 run --model alexnet --eval --task train -> both mean --task, with
@@ -105,6 +111,7 @@ run --model alexnet --ps cpu --local_parameter_device=gpu -> both mean --ps, wit
 run --model alexnet --output /proc/nowhere -> cannot make the run folder
 run --model alexnet --output '' -> --output needs a folder
 run --model alexnet --prometheus '' -> --prometheus
+run --model alexnet --prometheus . -> --prometheus
 run --model alexnet --seed 999999999999999999999 -> --seed cannot be 999
 run --model alexnet --stall-timeout 0 -> --stall-timeout cannot be 0
 run --model alexnet --format sbatch -> add --dry-run
@@ -159,6 +166,7 @@ explain 999 -> there is no page, finding, Xid, model or option '999'
 explain --search 'no such word' -> no page contains 'no such word'
 explain plan --search pix -> --search looks in all pages
 explain schema reslut -> did you mean result?
+explain schema gputopo.result/1 -> did you mean result?
 explain integrations Dockerfil -> there is no file 'Dockerfil'
 completion csh -> bash
 """

@@ -3,6 +3,7 @@
 import csv
 import fcntl
 import os
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -117,6 +118,16 @@ def test_records_that_are_given_are_read_instead_of_drawn_ones(
     spec = schema.decode((tmp_path / "out" / cell.folder / "spec.json").read_bytes(), RunSpec, origin="")
     assert (cell.state, spec.data.folder) == ("done", str(records))
     assert not (tmp_path / "out" / "data").exists()
+
+
+def test_images_that_cannot_be_generated_end_a_sweep_with_the_reason(
+    call: Call, without_gpu: None, worker: Callable[..., None], tmp_path: Path
+) -> None:
+    worker('import sys; sys.exit("gputopo: Directory not empty")', module="gputopo")
+    file = tmp_path / "real.toml"
+    file.write_text('[matrix]\nmodel = "resnet20"\ndata_dir = "made:cifar10"\n')
+    done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
+    assert (done.code, "cannot be generated: Directory not empty\n" in done.err) == (3, True)
 
 
 # Notes its start, and stops the sweep if it is the second.
