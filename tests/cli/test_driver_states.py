@@ -116,6 +116,16 @@ def missing(done: Called) -> dict[str, Any]:
     return dict(json.loads(done.out)["machine"]["missing"])
 
 
+@pytest.mark.parametrize("driver", ["driver_580_65", "driver_580_82"])
+def test_hardware_slowdowns_are_read_by_the_numbers_of_the_driver(
+    driver: str, call: Call, on_scenario: ByName
+) -> None:
+    on_scenario(f"four+was_slowed_down@2+{driver}")
+    (found,) = [one for one in inspection(call("inspect", "--json")).findings if one.id == "throttle.time"]
+    assert found.subject.text == "gpu:2"
+    assert found.evidence == {"hw_thermal_slowdown_s": 3600, "hw_power_brake_slowdown_s": 7200}
+
+
 @pytest.mark.parametrize(
     ("driver", "reason"),
     [
