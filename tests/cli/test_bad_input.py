@@ -148,3 +148,10 @@ def test_a_limit_of_the_system_is_no_bug(
     what, hint = capsys.readouterr().err.splitlines()
     assert (str(error) or "MemoryError") in what
     assert "ulimit -n" in hint
+
+
+def test_a_recording_does_not_replace_a_folder_or_a_device(call: Call, tmp_path: Path) -> None:
+    inspect = ("inspect", "--from", "7gforce", "--record")
+    assert "it is a folder" in refusal(call(*inspect, tmp_path))
+    assert "it is a device" in refusal(call(*inspect, "/dev/null"))
+    assert Path("/dev/null").is_char_device()

@@ -290,3 +290,23 @@ def test_bandwidth_that_contradicts_physics_is_not_planned_with(call: Call, tmp_
     assert said.startswith("gputopo: the measured bandwidth is impossible or contradicts itself: ")
     assert "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8" in said
     assert "measure again" in hint
+
+
+def test_a_capture_is_planned_without_what_was_saved_of_this_machine(
+    call: Call, on_scenario: OnScenario, measured: Measure, tmp_path: Path
+) -> None:
+    on_scenario("four")
+    measured(bandwidth_of(4))
+    call("bandwidth", "--save")
+    call("inspect", "--record", tmp_path / "machine.json")
+    done = call("plan", "--model", "alexnet", "--from", tmp_path / "machine.json")
+    assert "measured" not in done.out + done.err
+
+
+def test_the_baseline_is_asked_for_before_anything_is_measured(
+    call: Call, on_scenario: OnScenario, measured: Measure
+) -> None:
+    requests = measured(bandwidth_of(4))
+    on_scenario("four")
+    assert "--save" in refused(call, "--baseline")
+    assert requests == []

@@ -128,3 +128,10 @@ def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
     assert all(f"\n{name}" in known for name in asked - of_runs)
     source = Path(str(RunMetrics.__module__).replace(".", "/") + ".py").read_text()
     assert all(f'"{name.removeprefix("gputopo_")}"' in source for name in of_runs)
+
+
+def test_the_prolog_lets_jobs_without_gpus_pass_and_nodes_without_gputopo(tmp_path: Path) -> None:
+    assert ran("slurm-prolog.sh", tmp_path, program(tmp_path, 3)).returncode == 0
+    (tmp_path / "other").mkdir()
+    missing = ran("slurm-prolog.sh", tmp_path / "other", tmp_path / "none", SLURM_JOB_GPUS="0")
+    assert missing.returncode == 0

@@ -176,3 +176,13 @@ def test_what_cannot_be_known_or_started_so_is_refused_in_one_line(
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
     assert what in done.err.splitlines()[0]
     assert hint in done.err.splitlines()[1]
+
+
+def test_a_host_of_a_training_that_ends_does_not_end_the_others(call: Call) -> None:
+    done = call(*PATTERN, "--model", "resnet50", "--hosts", "n[1-2]", "--format", "sbatch")
+    assert "--kill-on-bad-exit=0" in shlex.split(done.out.splitlines()[-1])
+
+
+def test_a_line_break_that_a_comment_cannot_have_is_refused(call: Call) -> None:
+    done = call(*PATTERN, "--hosts", "a,b", "--format", "hostfile", "--", "sh", "-c", "a\nb")
+    assert (done.code, "line break" in done.err) == (2, True)
