@@ -13,6 +13,7 @@ import gputopo
 from gputopo.cli import run_command
 from gputopo.runs import summarise
 from gputopo.values import schema
+from gputopo.values.machine import Machine
 from tests.invented_runs import InventedRun, gpu_devices, stream
 from tests.launch.forks import forking_python
 
@@ -66,14 +67,15 @@ def test_a_plan_and_a_result_show_the_first_line_of_their_command() -> None:
     assert re.fullmatch(r"[0-9.]+ images/sec ± [0-9.]+: alexnet on 2 GPUs, parameter_server, .*", shown)
 
 
-def test_a_plan_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    loaded = gputopo.load("7gforce")
+@pytest.mark.parametrize("machine", ["7gforce", gputopo.load("7gforce"), gputopo.load("7gforce").machine])
+def test_a_plan_is_that_of_the_command(
+    machine: str | gputopo.Inspection | Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = gputopo.plan(machine, "alexnet", gpus=[0, 1], prefer_pix=True)
     words = ["plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "0,1", "--prefer-pix"]
     choice = msgspec.convert(printed(capsys, *words)["choice"], dict[str, object])
-    for machine in ("7gforce", loaded, loaded.machine):
-        found = gputopo.plan(machine, "alexnet", gpus=[0, 1], prefer_pix=True)
-        assert (found.gpus, found.images_per_sec) == ((0, 1), choice["images_per_sec"])
-        assert found.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert (found.gpus, found.images_per_sec) == ((0, 1), choice["images_per_sec"])
+    assert found.env["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
 def test_a_wrong_argument_has_the_two_lines_of_the_command() -> None:
