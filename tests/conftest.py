@@ -5,7 +5,6 @@ tests all need TensorFlow are not even imported for `-m 'not tensorflow'`, and t
 no need to look at what collecting tests has made.
 """
 
-import contextlib
 import gc
 import os
 import shutil
@@ -17,11 +16,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from platformdirs import user_cache_path
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-from tests.kit.cuda.build import NoCompilerError, private_folder
 from tests.kit.cuda_libraries import with_cuda_libraries
 
 # Of all property tests. Each run has other examples, so a few are enough; CI has the same each time, so that
@@ -97,7 +94,6 @@ def _without_tensorflow(config: pytest.Config) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect tests without collecting garbage: the modules and tests stay until the end."""
-    _keep_bytecode(session.config)
     gc.disable()
     try:
         return (yield)
@@ -142,21 +138,6 @@ def _let_programs_hear_signals() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-
-
-def _keep_bytecode(config: pytest.Config) -> None:
-    """Store compiled modules in the user's cache where none may be written beside the sources.
-
-    Rewriting the assertions of all test files takes 5 s. Not for tests with TensorFlow, which is so large
-    that compiling it anew costs more than is saved.
-    """
-    if not sys.dont_write_bytecode or not _without_tensorflow(config):
-        return
-    with contextlib.suppress(NoCompilerError):  # no private folder: nothing is stored
-        folder = private_folder(user_cache_path("gputopo-tests")) / "bytecode"
-        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
-        sys.dont_write_bytecode = False
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def _has_room() -> bool:

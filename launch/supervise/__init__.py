@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gputopo.launch.supervise.run_folder import save_result as save_result
     from gputopo.launch.supervise.sample_scalars import SampleScalars as SampleScalars
     from gputopo.launch.supervise.sampling import EventQueue as EventQueue
-    from gputopo.launch.supervise.sampling import sampled as sampled
     from gputopo.launch.supervise.signals import EndedError as EndedError
     from gputopo.launch.supervise.signals import caught as caught
     from gputopo.launch.supervise.signals import deferred as deferred
@@ -69,7 +68,6 @@ _MODULES = {
     "oom_kills": "cgroup",
     "process_words": "watchdog",
     "raised": "signals",
-    "sampled": "sampling",
     "save_result": "run_folder",
     "usable_cpus": "cgroup",
     "workers": "job",

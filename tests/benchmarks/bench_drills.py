@@ -1,34 +1,19 @@
 """The drills of tests.kit.drills with random numbers: precision, recall, causes, false alarms.
 
     python -m tests.benchmarks.bench_drills --rounds 5
-    python -m tests.benchmarks.bench_drills --real 20 --hog 2
 
 Each round draws sizes, devices, noise, onsets and places of every drill. Recall is over cards that are at
 least 5 % slower, if the run can resolve this (`resolution_percent` is at most the injected percentage, or the
 card was called slow). Precision is over every card that was called slow, including drills without faults.
-`--beside-hog N`: simulated runs while another program takes cores, on GPUs and on CPU devices, where it often
-affects only one device; half of them with correlated noise. `--real N`: short trainings on two CPU devices
-while `--hog` busy processes run; they take minutes.
 """
 
 import argparse
-import json
-import os
 import random
 import secrets
-import subprocess
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-from gputopo.values import schema
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import SLOW
-from tests.invented_runs import cpu_devices, gpu_devices
-from tests.kit.drills.box import Box, Host
 from tests.kit.drills.going import went
 from tests.kit.drills.hosts import HOST_DRILLS
 from tests.kit.drills.judged import accused, cause_of_run, complaints_on, first_cause
@@ -95,78 +80,6 @@ def drawn(rounds: int, seed: int, only: str) -> None:
     print("\n".join(details))
 
 
-def beside_hog(runs: int, seed: int) -> None:
-    """Print the false alarms in simulated runs while another program takes the CPU."""
-    rng, blamed, told = random.Random(seed), 0, Counter[str]()
-    for number in range(runs):
-        on_cpu = bool(number % 2)
-        share, period = rng.uniform(0.3, 0.9), rng.randrange(5, 200)
-
-        def host(step: int, share: float = share, period: int = period, on_cpu: bool = on_cpu) -> Host:
-            there = period > 100 or step % period < 0.7 * period
-            return Host(
-                other_cpu=share if there else 0.02, run_cpu=0.9 if on_cpu else 0.4, queue=12 if there else 2
-            )
-
-        box = Box(
-            devices=cpu_devices(2) if on_cpu else gpu_devices(rng.randrange(2, 9)),
-            backend="cpu" if on_cpu else "gpu",
-            steps=rng.randrange(60, 400),
-            compute_s=rng.uniform(0.01, 0.4),
-            noise=rng.uniform(0.01, 0.08),
-            memory=rng.choice((0.0, 0.8)),
-            robbed=rng.choice((None, 0, 1)) if on_cpu else None,
-            host=host,
-        )
-        result, _ = went(box, seed + number)
-        blamed += bool(accused(result)) or bool(result.is_slow)
-        told.update(row.verdict.word for row in result.devices if row.verdict is not None)
-    print(f"beside a CPU hog, simulated: {blamed} accusations in {runs} runs; {dict(told)}")
-
-
-def real(runs: int, hogs: int) -> None:
-    """Print the false alarms in short trainings while busy processes run."""
-    blamed, told = 0, Counter[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "root/sys/bus/pci/devices").mkdir(parents=True)
-        environment = {**os.environ, "GPUTOPO_ROOT": f"{folder}/root", "GPUTOPO_HOME": f"{folder}/home"}
-        command = [
-            sys.executable,
-            "-m",
-            "gputopo",
-            "run",
-            "--model",
-            "trivial",
-            "--num-batches",
-            "40",
-            "--json",
-        ]
-        for number in range(runs):
-            output = ["--output", f"{folder}/{number}"]
-            with _hogs(hogs):
-                done = subprocess.run(
-                    [*command, *output], env=environment, capture_output=True, text=True, check=True
-                )
-            result = schema.decode(done.stdout, Result, origin="stdout")
-            says = [row.verdict.says for row in result.devices if row.verdict is not None]
-            blamed += result.is_slow
-            told.update(row.verdict.word for row in result.devices if row.verdict is not None)
-            busy = result.host_load.busy if result.host_load is not None else None
-            print(json.dumps({"run": number, "slow": result.is_slow, "busy": busy, "says": says}), flush=True)
-    print(f"beside {hogs} busy processes, real: {blamed} accusations in {runs} runs; {dict(told)}")
-
-
-@contextmanager
-def _hogs(count: int) -> Iterator[None]:
-    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for one in started:
-            one.kill()
-            one.wait()
-
-
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.3f}" if whole else "-"
 
@@ -176,18 +89,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="drills with this in their name")
-    parser.add_argument("--beside-hog", type=int, default=200)
-    parser.add_argument("--real", type=int, default=0)
-    parser.add_argument("--hog", type=int, default=1)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
-    if asked.rounds:
-        drawn(asked.rounds, asked.seed, asked.only)
-    if asked.beside_hog:
-        beside_hog(asked.beside_hog, asked.seed)
-    if asked.real:
-        real(asked.real, asked.hog)
+    drawn(asked.rounds, asked.seed, asked.only)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Damaged captures of every format: tracebacks, slow cases, and facts that the text does not contain.
 
-Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1] [--amplify]`. The texts are the texts
+Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1]`. The texts are the texts
 that the tests invent, and the public captures next to this checkout, if there are any.
 """
 
@@ -30,25 +30,6 @@ CAPTURES = Path(__file__).parents[3] / "shared"
 LIMIT_S = 0.1  # the goal for every parse
 LARGEST = 2**20  # bytes: four times the largest capture; damage may make a text longer
 _STRANGE = "\0\ufeff\u202e\ud7ff\x1b[0m\u0661\u00b2|<>&\"'\\\t\r -+X"
-AMPLIFIED = 2**17  # maximum bytes of an amplified text
-_REPEATED = (
-    b" ",
-    b"\t",
-    b"\n",
-    b"[",
-    b"{",
-    b"<",
-    b"<a>",
-    b'"',
-    b",",
-    b"|",
-    b"=",
-    b"-",
-    b"GPU0\t",
-    b" X ",
-    b"0",
-    b"a b ",
-)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -83,10 +64,6 @@ def _cut(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
     return text[: random_.randrange(len(text) + 1)]
 
 
-def _beheaded(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
-    return text[random_.randrange(len(text) + 1) :]
-
-
 def _holed(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
     start = random_.randrange(len(text) + 1)
     return text[:start] + text[start + random_.randrange(1, 200) :]
@@ -100,14 +77,6 @@ def _doubled(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
 def _shuffled(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
     lines = text.splitlines(keepends=True)
     random_.shuffle(lines)
-    return b"".join(lines)
-
-
-def _swapped(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
-    lines = text.splitlines(keepends=True)
-    for _time in range(min(3, len(lines))):
-        a, b = random_.randrange(len(lines)), random_.randrange(len(lines))
-        lines[a], lines[b] = lines[b], lines[a]
     return b"".join(lines)
 
 
@@ -145,47 +114,17 @@ def _spliced(text: bytes, random_: random.Random, others: list[bytes]) -> bytes:
     return text[: random_.randrange(len(text) + 1)] + other[random_.randrange(len(other) + 1) :]
 
 
-def _amplified(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
-    """Repeat a character, a line or a slice until the text has up to AMPLIFIED bytes."""
-    start = random_.randrange(len(text) + 1)
-    lines = text.splitlines(keepends=True) or [b"\n"]
-    pieces = (
-        random_.choice(_REPEATED),
-        random_.choice(lines),
-        text[start : start + random_.randrange(1, 300)] or b" ",
-    )
-    piece = random_.choice(pieces)
-    at = random_.randrange(len(text) + 1)
-    return text[:at] + piece * (random_.randrange(1, AMPLIFIED) // len(piece)) + text[at:]
-
-
-def _unblanked(text: bytes, random_: random.Random, _: list[bytes]) -> bytes:
-    return b"\n".join(b" ".join(line.split()) for line in text.splitlines())
-
-
 DAMAGES: tuple[Callable[[bytes, random.Random, list[bytes]], bytes], ...] = (
     _cut,
-    _beheaded,
     _holed,
     _doubled,
     _shuffled,
-    _swapped,
     _strange,
     _numbers,
     _encoded,
     _bytes,
     _spliced,
-    _unblanked,
 )
-
-
-def amplified(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
-    """Yield captures endlessly, each with a part that is repeated many times; names are as in `cases`."""
-    names = sorted(sources)
-    for number in itertools.count():
-        random_ = random.Random(f"amplified {seed}-{number}")
-        name = random_.choice(names)
-        yield f"seed {seed}, amplified {number}: {name}", _amplified(sources[name], random_, [])
 
 
 def cases(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
@@ -260,14 +199,13 @@ def _checked(machine: Machine) -> str | None:
         return f"{type(error).__name__} when it is judged or recorded ({where}): {str(error)[:80]}"
 
 
-def run(count: int, seed: int, sources: dict[str, bytes] | None = None, *, amplify: bool = False) -> Outcome:
-    """Try `count` cases: with damage, or with parts repeated many times."""
+def run(count: int, seed: int, sources: dict[str, bytes] | None = None) -> Outcome:
+    """Try `count` damaged captures."""
     outcome = Outcome()
     # The first parse of a format loads its modules; this time is not due to the text.
     for text in samples.ALL.values():
         read_text(text, origin="sample")
-    make = amplified if amplify else cases
-    for name, data in itertools.islice(make(sources or texts(), seed), count):
+    for name, data in itertools.islice(cases(sources or texts(), seed), count):
         try_one(name, data, outcome)
     return outcome
 
@@ -277,10 +215,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--amplify", action="store_true", help="repeat parts many times, up to 128 KiB")
     options = parser.parse_args()
     started = time.perf_counter()
-    outcome = run(options.cases, options.seed, amplify=options.amplify)
+    outcome = run(options.cases, options.seed)
     print(f"{options.cases} cases in {time.perf_counter() - started:.0f} s")
     print(f"read: {outcome.read}, refused in words: {outcome.refused}, wrong: {len(outcome.wrong)}")
     print(f"given up after the time limit: {outcome.given_up}")
@@ -289,7 +226,7 @@ def main() -> int:
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")
     for why, name in outcome.wrong.items():
         print(f"WRONG: {why} ({name})")
-    return 1 if outcome.wrong or (outcome.slow and not options.amplify) or outcome.given_up else 0
+    return 1 if outcome.wrong or outcome.slow or outcome.given_up else 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Verdicts during simulated runs with random seeds: false alarms of all looks, delay, cost.
+"""Verdicts during simulated runs with random seeds: false alarms of all looks, delay.
 
     python -m tests.benchmarks.bench_live --runs 200
 
 Printed: in how many even runs of 1000 steps (ten windows of 100) any look led to a report, by kind of noise,
 and the false alarms of single looks; after how many steps a slow card is reported, and after how many a card
-that is even again; what an event and a look cost.
+that is even again.
 """
 
 import argparse
@@ -76,22 +76,6 @@ def delays(runs: int, seed: int) -> None:
     print(f"10 % slow in steps 2000 to 2400: reported at {late}, even again at {again}", flush=True)
 
 
-def cost() -> None:
-    """Print what a step and a look cost."""
-    for count in (2, 16, 64):
-        summary = Summary()
-        events = list(Trainer(devices=gpu_devices(count)).events(400))
-        began = time.process_time()
-        for event in events:
-            summary.add(event)
-        added, judge = time.process_time(), summary.latest()
-        judge()
-        took = time.process_time() - added
-        print(
-            f"{count} GPUs: {1e6 * (added - began) / len(events):.0f} us a step, {1000 * took:.0f} ms a look"
-        )
-
-
 def _first(trainer: Trainer, steps: int, seed: int, kind: type[Event]) -> int | None:
     return next((step for step, event in looks(trainer, steps, seed) if isinstance(event, kind)), None)
 
@@ -103,7 +87,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
-    cost()
     delays(asked.runs // 5, asked.seed)
     false_alarms(asked.runs, asked.seed)
 

@@ -5,8 +5,8 @@
 FOLDER is a checkout of github.com/tensorflow/benchmarks; it needs `pip install tf-keras`. Each cell (model
 x mode x devices) starts every program, with the same model, batch and devices, on CPU devices with oneDNN,
 without weight decay, and runs them in slices of some seconds, one after another, `--rounds` times (see
-`alternating`). Peers: tf_cnn_benchmarks in every mode; in `replicated` also a custom loop and Keras `fit`
-under MirroredStrategy (`tests.benchmarks.mirrored_peer`).
+`alternating`). Peers: tf_cnn_benchmarks in every mode; in `replicated` also Keras `fit` under
+MirroredStrategy (`tests.benchmarks.mirrored_peer`).
 
 Printed for each cell: images/sec of gputopo and of the peer with the highest median; lowest and median
 ratio of the two, slice by slice; the median ratio by processor time, which other programs on the machine
@@ -78,10 +78,10 @@ def tf_cnn(model: str, mode: str, devices: int, peer: Path) -> Program:
     )
 
 
-def mirrored(how: str, model: str, devices: int) -> Program:
-    """Return the peer with MirroredStrategy, in a custom `loop` or with Keras `fit`."""
+def mirrored(model: str, devices: int) -> Program:
+    """Return the peer with MirroredStrategy and Keras `fit`."""
     return Program(
-        f"-m tests.benchmarks.mirrored_peer --how {how} --model {model} --devices {devices}"
+        f"-m tests.benchmarks.mirrored_peer --model {model} --devices {devices}"
         f" --batch-size {BATCHES[model]} --num-batches {ENDLESS} --num-warmup-batches {WARMUP}".split(),
         mark=b"step",
         images=devices * BATCHES[model],
@@ -93,7 +93,7 @@ def programs(model: str, mode: str, devices: int, peer: Path) -> dict[str, Progr
     """Return the programs to compare in a cell, gputopo first."""
     found = {"ours": ours(model, mode, devices), "tf_cnn": tf_cnn(model, mode, devices, peer)}
     if mode == "replicated":
-        found |= {how: mirrored(how, model, devices) for how in ("loop", "fit")}
+        found["fit"] = mirrored(model, devices)
     return found
 
 

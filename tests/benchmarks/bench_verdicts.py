@@ -6,7 +6,6 @@ It prints these tables:
 
 - cards that lose 5 or 10% in every step, by noise and length of the run: how many are reported, how many
   bounds are below the loss, how far the loss is off on average, and what the runs exclude of the other cards
-- cards that stall in one of 100 to 500 steps
 - cards that lose 5% of the time in some of their steps: how many are reported, how many other cards are, and
   the largest errors of the share of slow steps, their size and the loss
 - even CPU devices while a program takes the time of one of them
@@ -20,7 +19,6 @@ import math
 import random
 import re
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
@@ -126,32 +124,6 @@ def recall(runs: int, seed: int) -> None:
                 )
 
 
-def stalled(runs: int, seed: int) -> None:
-    """Print the verdicts on one of four cards that stalls."""
-    print("| stalls | steps | slow | even | bound | others slow | others even |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    for times, every in ((10, 100), (20, 200), (50, 500)):
-        for steps in (1000, 3000):
-            words: Counter[str] = Counter()
-            for run in range(seed, seed + runs):
-                stalls = _stalling(times, every, run)
-                found = judged(Trainer(slow={1: stalls}), steps, run)
-                words[found.devices[1].word] += 1
-                words["bound"] += found.devices[1].percent_under_high is not None
-                for one in found.devices:
-                    words[f"others {one.word}"] += one.tower != 1
-            cells = (SLOW_WORD, EVEN_WORD, "bound", f"others {SLOW_WORD}", f"others {EVEN_WORD}")
-            print(
-                f"| {times} times every {every} | {steps} | {' | '.join(str(words[one]) for one in cells)} |",
-                flush=True,
-            )
-
-
-def _stalling(times: float, every: int, seed: int) -> Factor:
-    later = random.Random(seed).randrange(every)
-    return lambda step: times if (step + later) % every == 0 else 1.0
-
-
 def now_and_then(runs: int, seed: int) -> None:
     """Print a table of cards that lose 5 % of the time in some of their steps."""
     print("| slow in | steps | named | others | share off | size off | loss off |")
@@ -237,7 +209,6 @@ def main() -> None:
     print(f"seed {asked.seed}")
     parts: dict[str, Callable[[], None]] = {
         "recall": lambda: recall(asked.runs, asked.seed),
-        "stalled": lambda: stalled(asked.runs, asked.seed),
         "now and then": lambda: now_and_then(asked.runs, asked.seed),
         "hogs": lambda: beside_hogs(10 * asked.runs, asked.seed),
         "even": lambda: false_alarms(asked.even, asked.seed),

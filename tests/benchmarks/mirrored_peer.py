@@ -1,10 +1,9 @@
 """A peer: the same models with tf.distribute.MirroredStrategy, used as in its documentation.
 
-    python -m tests.benchmarks.mirrored_peer --how loop --model resnet20 --devices 2 --batch-size 64
+    python -m tests.benchmarks.mirrored_peer --model resnet20 --devices 2 --batch-size 64
 
-`loop` is a custom loop (strategy.run in a tf.function), `fit` is Keras. On CPU devices; synthetic examples
-that are made once. Prints a line for each counted step and `total images/sec` as tf_cnn_benchmarks does:
-counted images over their wall time.
+By Keras `fit` on CPU devices, with synthetic examples that are made once. Prints a line for each counted
+step and `total images/sec` as tf_cnn_benchmarks does: counted images over their wall time.
 """
 
 import argparse
@@ -18,7 +17,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     """Train, and print the images/sec."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--how", choices=("loop", "fit"), required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -32,7 +30,7 @@ def main() -> None:
         cpu, [tf.config.LogicalDeviceConfiguration()] * arguments.devices
     )
     strategy = tf.distribute.MirroredStrategy([f"/CPU:{number}" for number in range(arguments.devices)])
-    seconds = (_loop if arguments.how == "loop" else _fit)(strategy, arguments)
+    seconds = _fit(strategy, arguments)
     images = arguments.batch_size * arguments.devices * arguments.num_batches
     print(f"total images/sec: {images / seconds:.2f}")
 
@@ -84,44 +82,6 @@ def _examples(network: Any, count: int) -> tuple[Any, Any]:
     random = np.random.default_rng(1)
     images = random.standard_normal((count, *network.input_shape), dtype=np.float32)
     return images, random.integers(0, network.classes, count)
-
-
-def _loop(strategy: Any, arguments: argparse.Namespace) -> float:
-    import keras
-    import tensorflow as tf
-
-    network = _network(arguments)
-    joint = arguments.batch_size * arguments.devices
-    with strategy.scope():
-        layer = _layer(network, arguments.batch_size)
-        layer.build((arguments.batch_size, *network.input_shape))
-        optimizer = keras.optimizers.SGD(0.005)
-        optimizer.build(layer.trainable_variables)
-    data = tf.data.Dataset.from_tensors(_examples(network, joint)).cache().repeat().unbatch().batch(joint)
-    batches = iter(strategy.experimental_distribute_dataset(data))
-    batch = next(batches)  # made once, as in the other programs
-
-    def replica(images: Any, labels: Any) -> Any:
-        with tf.GradientTape() as tape:
-            logits = layer(images)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=joint)
-        variables = layer.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-        return loss
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def step(images: Any, labels: Any) -> Any:
-        losses = strategy.run(replica, args=(images, labels))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
-
-    for _ in range(arguments.num_warmup_batches + 1):
-        float(step(*batch))
-    began = time.perf_counter()
-    for number in range(arguments.num_batches):
-        float(step(*batch))
-        print("step", number, flush=True)
-    return time.perf_counter() - began
 
 
 def _fit(strategy: Any, arguments: argparse.Namespace) -> float:

@@ -17,6 +17,7 @@ from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
 from tests.kit_workers import misbehave
+from tests.kit_workers.stand_in import PYTHON, WORKER, behaves, write_python
 
 
 class Called(NamedTuple):
@@ -28,7 +29,6 @@ class Called(NamedTuple):
 Call = Callable[..., Called]
 OnTerminal = Callable[..., "Terminal"]
 ByName = Callable[[str], None]  # does what is named so
-PYTHON = sys.executable
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
     return shown
 
 
-CORE = "gputopo.launch.train.worker"
+CORE = WORKER
 # For the code of a worker that does something before it behaves as one of the kit.
 THEN_BEHAVE = f"""
 import os, sys
@@ -110,32 +110,22 @@ def pretending(folder: Path, worker: str, module: str = CORE) -> str:
 
     `worker`: a behaviour of `misbehave`, or its own code. Its arguments are those of the module.
     """
-    words = f"{misbehave.__file__} {worker}"
-    if not worker.isidentifier():
-        code = folder / "worker.py"
-        code.write_text(worker)
-        words = str(code)
-    program = folder / "python"
-    program.write_text(
-        f"""#!/bin/sh
-[ "$3" = {module} ] || exec {sys.executable} "$@"
-shift 3
-exec {PYTHON} -IS {words} "$@"
-"""
-    )
-    program.chmod(0o755)
-    return str(program)
+    if worker.isidentifier():
+        return write_python(folder, module, behaves(worker))
+    code = folder / "worker.py"
+    code.write_text(worker)
+    return write_python(folder, module, f'exec {PYTHON} -IS {code} "$@"')
 
 
 @pytest.fixture
 def worker(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Puts a pretending worker in the place of the core, or of another module: see `pretending`."""
 
-    def behaves(worker: str, module: str = CORE) -> None:
+    def begin(worker: str, module: str = CORE) -> None:
         program = pretending(tmp_path_factory.mktemp("worker"), worker, module)
         monkeypatch.setattr(sys, "executable", program)
 
-    return behaves
+    return begin
 
 
 @pytest.fixture(scope="session")

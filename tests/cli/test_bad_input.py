@@ -13,7 +13,6 @@ from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 
 ASYMMETRIC = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tSYS\t X \n"
-UNKNOWN_GPU = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \nGPU7\tPHB\tPHB\n"
 
 
 def refusal(done: Called) -> str:
@@ -35,22 +34,14 @@ def lacks(text: str, words: tuple[str, ...]) -> list[str]:
     "content",
     [
         b"",
-        b" \n\n",
         b"\x7fELF\x02\x01\x01\x00\x00\xff\xfe\x80" * 64,
         b'{"schema": "gputopo.machine/1", "source": "li',
         b'{"schema": "gputopo.machine/99", "source": "live"}',
-        b'{"schema": "gputopo.plan/1"}',
-        b'{"schema": "gputopo.machine/1", "source": "live", "gpus": "none"}',
-        b"[1, 2, 3]",
         b"Dear diary,\ntoday I bought eight GPUs.\n",
         ASYMMETRIC.encode(),
-        UNKNOWN_GPU.encode(),
     ],
-    ids=[
-        "empty", "blank", "binary", "truncated", "newer", "other-kind", "wrong-type", "list", "prose",
-        "asymmetric", "unknown-gpu",
-    ],
-)  # fmt: skip
+    ids=["empty", "binary", "truncated", "newer", "prose", "asymmetric"],
+)
 def test_a_capture_that_cannot_be_read(content: bytes, call: Call, tmp_path: Path) -> None:
     capture = tmp_path / "capture.txt"
     capture.write_bytes(content)
@@ -73,9 +64,7 @@ def test_a_recording_that_cannot_be_written_leaves_nothing(call: Call, tmp_path:
     "words",
     [
         ("inspect", "--from", "7gforce", "--record"),
-        ("inspect", "--from", "7gforce", "--json", "--record"),
         ("report", "--published", "keras-multi-gpu", "--output"),
-        ("report", "--published", "keras-multi-gpu", "--format", "csv", "--output"),
     ],
 )
 def test_a_file_that_is_asked_for_gets_its_folder(words: tuple[str, ...], call: Call, tmp_path: Path) -> None:
@@ -85,26 +74,11 @@ def test_a_file_that_is_asked_for_gets_its_folder(words: tuple[str, ...], call: 
     assert place.stat().st_size > 100
 
 
-def test_a_recording_does_not_replace_a_folder_or_a_device(call: Call, tmp_path: Path) -> None:
-    inspect = ("inspect", "--from", "7gforce", "--record")
-    assert "it is a folder" in refusal(call(*inspect, tmp_path))
-    assert "it is a device" in refusal(call(*inspect, "/dev/null"))
-    assert Path("/dev/null").is_char_device()
-
-
 def test_a_recording_that_fails_leaves_the_old_one(call: Call, tmp_path: Path, without_gpu: None) -> None:
     place = tmp_path / "machine.json"
     place.write_text("the old one")
     assert "nowhere" in refusal(call("inspect", "--from", tmp_path / "nowhere", "--record", place))
     assert place.read_text() == "the old one"
-
-
-def test_a_plan_without_a_gpu_or_a_driver_ends_with_3(call: Call, without_gpu: None) -> None:
-    done = call("plan", "--model", "alexnet")
-    assert (done.code, done.out) == (3, "")
-    assert len(done.err.splitlines()) == 2
-    assert "--from FILE" in done.err
-    assert "gputopo run" in done.err
 
 
 def test_a_plan_with_a_broken_driver_ends_with_3_and_the_finding(
@@ -174,3 +148,10 @@ def test_a_limit_of_the_system_is_no_bug(
     what, hint = capsys.readouterr().err.splitlines()
     assert (str(error) or "MemoryError") in what
     assert "ulimit -n" in hint
+
+
+def test_a_recording_does_not_replace_a_folder_or_a_device(call: Call, tmp_path: Path) -> None:
+    inspect = ("inspect", "--from", "7gforce", "--record")
+    assert "it is a folder" in refusal(call(*inspect, tmp_path))
+    assert "it is a device" in refusal(call(*inspect, "/dev/null"))
+    assert Path("/dev/null").is_char_device()

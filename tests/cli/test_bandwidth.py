@@ -14,7 +14,6 @@ from gputopo.values import schema
 from gputopo.values.bandwidth import (
     Bandwidth,
     CopyRate,
-    CopyRateKind,
     Failure,
     NotMeasured,
     Samples,
@@ -24,7 +23,6 @@ from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.cli.conftest import ByName, Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
-CAPTURES = Path(__file__).parents[3] / "shared/captures/bandwidth"
 OnScenario = ByName
 Measure = Callable[[Bandwidth], list[SessionRequest]]
 
@@ -87,13 +85,6 @@ def test_json_is_the_bandwidth_with_machine_and_findings_and_can_be_read_again(
     }
     (tmp_path / "again.json").write_text(once)
     assert call("bandwidth", "--from", tmp_path / "again.json", "--json").out == once
-
-
-def test_findings_make_exit_code_1_where_that_is_asked_for(call: Call, recorded: Path) -> None:
-    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 1
-    fine = msgspec.structs.replace(bandwidth_of(2), samples=(pair(0, 1, 12.5),), failures=())
-    write(recorded, machine_with(2), fine)
-    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 0
 
 
 def test_corrupted_data_makes_exit_code_1_without_being_asked_for(
@@ -213,26 +204,6 @@ def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_reporte
     assert (without.out, without.err) == (before.out, before.err)
 
 
-def test_a_capture_is_planned_without_what_was_saved_of_this_machine(
-    call: Call, on_scenario: OnScenario, measured: Measure, tmp_path: Path
-) -> None:
-    on_scenario("four")
-    measured(bandwidth_of(4))
-    call("bandwidth", "--save")
-    call("inspect", "--record", tmp_path / "machine.json")
-    done = call("plan", "--model", "alexnet", "--from", tmp_path / "machine.json")
-    assert "measured" not in done.out + done.err
-
-
-def test_the_baseline_is_asked_for_before_anything_is_measured(
-    call: Call, on_scenario: OnScenario, measured: Measure
-) -> None:
-    requests = measured(bandwidth_of(4))
-    on_scenario("four")
-    assert "--save" in refused(call, "--baseline")
-    assert requests == []
-
-
 def test_only_changes_are_reported_and_a_loss_makes_exit_code_1(
     call: Call, on_scenario: OnScenario, measured: Measure
 ) -> None:
@@ -269,7 +240,7 @@ def test_data_that_was_corrupted_then_and_now_is_no_change_and_fails_all_the_sam
     assert "corrupted data" in done.err
 
 
-def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_path: Path) -> None:
+def test_after_a_gpu_was_lost_the_others_are_compared(call: Call, tmp_path: Path) -> None:
     whole, fewer = tmp_path / "whole.json", tmp_path / "fewer.json"
     machine = machine_with(4)
     left = tuple(
@@ -280,11 +251,8 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
     before = Bandwidth(source="live", samples=Samples((pair(0, 1, 5.0), pair(2, 3, 12.0), pair(0, 2, 9.0))))
     after = Bandwidth(source="live", samples=Samples((pair(1, 2, 6.0), pair(0, 1, 9.0))))
     write(whole, machine, before)
-    as_fast = msgspec.structs.replace(after, samples=(pair(1, 2, 12.0), pair(0, 1, 9.0)))
-    write(fewer, of_two, as_fast)
-    assert call("bandwidth", "--from", whole, "--save").code == 0
-    assert call("bandwidth", "--from", fewer, "--baseline", "--fail-on", "warning").code == 1
     write(fewer, of_two, after)
+    assert call("bandwidth", "--from", whole, "--save").code == 0
     done = call("bandwidth", "--from", fewer, "--baseline", "--fail-on", "error")
     assert done.code == 1
     assert "missing: GPU 1 (NVIDIA Test 1, 0000:02:00.0)" in done.err
@@ -293,10 +261,6 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
     assert "GPU 1 (NVIDIA Test 1, 0000:02:00.0) is missing" in reported
     assert "2 numbers compared" in reported
     assert "Not compared: 1 number of GPUs that only one of the two could measure." in reported
-    assert call("bandwidth", "--from", fewer, "--save").code == 0
-    assert call("bandwidth", "--from", fewer, "--baseline").err == ""
-    again = call("bandwidth", "--from", whole, "--baseline", "--fail-on", "error")
-    assert (again.code, again.err) == (0, "")
 
 
 def test_a_capture_is_filed_under_its_machine(call: Call, recorded: Path, own_home: Path) -> None:
@@ -313,55 +277,36 @@ def test_a_capture_of_which_the_machine_is_not_known_is_not_filed(call: Call, re
     assert "the machine cannot be identified" in done.err
 
 
-def test_the_published_files_of_7gforce_give_the_verdict(call: Call) -> None:
-    if not CAPTURES.is_dir():
-        pytest.skip("the public captures are not beside this checkout")
-    sources = [CAPTURES / "7gforce-p2pBandwidthLatencyTest_keras-multi-gpu.txt"]
-    sources += sorted(CAPTURES.glob("7gforce-bandwidthTest_gpu_*"))
-    arguments = [word for source in sources for word in ("--from", source)]
-    document = json.loads(call("bandwidth", *arguments, "--from", "7gforce", "--json").out)
-    ids = {one["id"] for one in document["findings"]}
-    assert {"p2p.direct_slower_than_staged", "bandwidth.woke_up"} <= ids
-    assert "bandwidth.local_slow" not in ids
-
-
-CARDS = tuple(Gpu(index=index, name="GeForce GTX 1070") for index in range(2))
-PAIR = Machine(source="mine", gpus=CARDS, links=(Link(a=0, b=1, hop=Hop.PIX),))
-
-
-def copied(kind: CopyRateKind, gb_per_s: float) -> CopyRate:
-    """Return copies from the host to GPU 0, or from GPU 0 to GPU 1."""
-    ends = (End("host"), End("gpu:0")) if kind == "h2d" else (End("gpu:0"), End("gpu:1"))
-    return CopyRate(kind=kind, source=ends[0], destination=ends[1], median_gb_per_s=gb_per_s, bytes=10**8)
-
-
-def with_copies(path: Path, *copies: CopyRate) -> Path:
-    return write(path, PAIR, Bandwidth(source="x", samples=Samples(copies)))
-
-
-@pytest.mark.parametrize(
-    ("copies", "what"),
-    [
-        ((copied("p2p_direct", 90.0),), "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8"),
-        ((copied("h2d", 90.0),), "90.0 GB/s host to gpu:0"),
-        ((copied("p2p_direct", 12.0), copied("bidirectional", 40.0)), "40.0 GB/s"),
-    ],
-)
-def test_bandwidth_that_contradicts_physics_or_itself_is_not_planned_with(
-    call: Call, tmp_path: Path, copies: tuple[CopyRate, ...], what: str
-) -> None:
-    file = with_copies(tmp_path / "machine.json", *copies)
+def test_bandwidth_that_contradicts_physics_is_not_planned_with(call: Call, tmp_path: Path) -> None:
+    copy = CopyRate(
+        kind="p2p_direct", source=End("gpu:0"), destination=End("gpu:1"), median_gb_per_s=90.0, bytes=10**8
+    )
+    cards = tuple(Gpu(index=index, name="GeForce GTX 1070") for index in range(2))
+    machine = Machine(source="mine", gpus=cards, links=(Link(a=0, b=1, hop=Hop.PIX),))
+    file = write(tmp_path / "machine.json", machine, Bandwidth(source="x", samples=Samples((copy,))))
     done = call("plan", "--from", file, "--model", "alexnet")
     assert (done.code, done.out) == (2, "")
     said, hint = done.err.splitlines()
     assert said.startswith("gputopo: the measured bandwidth is impossible or contradicts itself: ")
-    assert what in said
+    assert "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8" in said
     assert "measure again" in hint
 
 
-def test_two_captures_that_contradict_one_another_are_not_planned_with(call: Call, tmp_path: Path) -> None:
-    speeds = (12.0, 3.0, 11.5)
-    files = [with_copies(tmp_path / f"{speed}.json", copied("h2d", speed)) for speed in speeds]
-    asked = ("plan", "--model", "alexnet", "--from", files[0], "--from")
-    assert "measured with 3.00 and with 12.0 GB/s" in call(*asked, files[1]).err
-    assert call(*asked, files[2]).code == 0
+def test_a_capture_is_planned_without_what_was_saved_of_this_machine(
+    call: Call, on_scenario: OnScenario, measured: Measure, tmp_path: Path
+) -> None:
+    on_scenario("four")
+    measured(bandwidth_of(4))
+    call("bandwidth", "--save")
+    call("inspect", "--record", tmp_path / "machine.json")
+    done = call("plan", "--model", "alexnet", "--from", tmp_path / "machine.json")
+    assert "measured" not in done.out + done.err
+
+
+def test_the_baseline_is_asked_for_before_anything_is_measured(
+    call: Call, on_scenario: OnScenario, measured: Measure
+) -> None:
+    requests = measured(bandwidth_of(4))
+    on_scenario("four")
+    assert "--save" in refused(call, "--baseline")
+    assert requests == []

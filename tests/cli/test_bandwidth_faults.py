@@ -57,7 +57,6 @@ COMMAND = ("-c", PROGRAM, "bandwidth", "--gpus", "0-2", "--json")
 POWER = "nvmlDeviceGetPowerUsage:0"
 DRILLS = [
     (CUDA, "hang@cuInit"),
-    (CUDA, "hang@cuMemAlloc:1,1"),
     (NVML, f"segv@{POWER},6"),
 ]
 
@@ -141,17 +140,6 @@ def test_a_start_that_does_not_return_is_exit_code_3(done: Drills) -> None:
     assert one.document["not_measured"][0] == {"what": "all copies of the GPUs", "reason": reason}
 
 
-def test_a_gpu_whose_call_does_not_return_is_given_up_and_the_others_are_measured(done: Drills) -> None:
-    one = done[CUDA, "hang@cuMemAlloc:1,1"]
-    (failure,) = one.document["failures"]
-    assert (failure["reason"], "gpu:1" in (failure["source"], failure["destination"])) == ("TIMED_OUT", True)
-    assert failure["says"].startswith("cuMemAlloc of GPU 1 ")
-    assert {"gpu:0", "gpu:2"} <= one.places
-    assert one.document["complete"] is True
-    ids = {finding["id"] for finding in one.document["findings"] if finding["severity"] == "error"}
-    assert ids == {"bandwidth.hung"}
-
-
 def test_nvml_that_does_not_return_costs_readings_and_no_copy(done: Drills) -> None:
     one = done[NVML, f"segv@{POWER},6"]
     assert (one.code, one.document["failures"], one.document["complete"]) == (0, [], True)
@@ -181,19 +169,15 @@ def wait_for(pid: str, states: str) -> None:
     assert state_of(pid) in states
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_a_driver_that_hangs_is_left_with_the_command(machine: Machine, signum: signal.Signals) -> None:
+def test_a_driver_that_hangs_is_left_with_the_command(machine: Machine) -> None:
     with TemporaryFile() as out, machine.started((CUDA, "hang@cuInit"), out.fileno()) as (program, err):
         next(line for line in err if "starting CUDA" in line or "measuring 1 of 1" in line)
         (child,) = children_of(program.pid)
         wait_for(child, "S")
-        os.kill(program.pid, signum)
-        code = program.wait(PATIENT_S / 2)
-        assert code == (130 if signum == signal.SIGINT else -signal.SIGKILL)
+        os.kill(program.pid, signal.SIGINT)
+        assert program.wait(PATIENT_S / 2) == 130
         out.seek(0)
-        reported = out.read()
+        document = json.loads(out.read())
     wait_for(child, "ZX")
-    if signum == signal.SIGINT:
-        document = json.loads(reported)
-        assert document["complete"] is False
-        assert document["not_measured"][0]["reason"] == "interrupted"
+    assert document["complete"] is False
+    assert document["not_measured"][0]["reason"] == "interrupted"

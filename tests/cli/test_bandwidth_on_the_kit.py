@@ -44,7 +44,7 @@ def run(spec: CudaSpec, changes: str, scenario: str, *command: str) -> Done:
     return session.run_program(spec, "-c", WITHOUT_HOST_MEMORY + changes + RUN, scenario, "--", *command)
 
 
-def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) -> None:
+def test_a_machine_is_measured_and_saved(own_home: Path) -> None:
     done = run(box("desktop"), "", "desktop", "bandwidth", *FEW, "--save", "--json")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -52,13 +52,6 @@ def test_a_machine_is_measured_saved_and_compared_with_itself(own_home: Path) ->
     up = next(one for one in document["samples"] if one["kind"] == "h2d" and one["pinned"])
     assert up["expected_gb_per_s"] == pytest.approx(up["median_gb_per_s"], rel=0.1)
     assert (own_home / "history.sqlite").exists()
-    slow = box("desktop", "rate@h2d:0=3")
-    again = run(slow, "", "desktop", "bandwidth", *FEW, "--baseline", "--fail-on", "warning")
-    assert again.returncode == 1, again.stderr
-    reported = " ".join(again.stdout.split())
-    assert "Worse than on" in reported
-    assert "h2d host to gpu:0 (pinned" in reported
-    assert "d2h gpu:0 to host (pinned" not in reported
 
 
 SOAK = """
@@ -93,10 +86,3 @@ def test_a_soak_reports_what_was_counted_under_load() -> None:
     assert len(document["machine"]["samples"]) >= 3
     (found,) = [one for one in document["findings"] if one["id"] == "soak.errors"]
     assert (found["subject"], "PCIe replay counter by" in found["says"]) == ("gpu:1", True)
-
-
-def test_a_driver_that_cannot_hold_streams_back_is_reported_in_the_first_line() -> None:
-    spec = box("desktop", "memops=refused", "oldsymbols=cuModuleLoadData")
-    done = run(spec, "", "desktop", "bandwidth", *FEW)
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines()[0] == "1 error: GPU 0: streams cannot be held back."

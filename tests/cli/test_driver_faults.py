@@ -1,21 +1,14 @@
 """`gputopo inspect` on a driver library that hangs, crashes, refuses or gives garbage, one call at a time."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from gputopo.values import schema
 from gputopo.values.finding import Inspection
-from gputopo.values.machine import Gpu
 from tests.kit import faulty_nvml
 from tests.kit.cuda.build import why_not
 from tests.kit.forks import Done as ForkDone
@@ -39,36 +32,19 @@ child.NVML_LIMITS = child.NVML_LIMITS._replace(start_s={HANG_S}, nvml_s={HANG_S}
 {_INSPECT}
 """
 INIT, COUNT, HANDLE = "nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2:2"
-VERSION, NAME, PCI = "nvmlSystemGetDriverVersion", "nvmlDeviceGetName:2", "nvmlDeviceGetPciInfo_v3:2"
-POWER, TEMPERATURE = "nvmlDeviceGetPowerUsage:2", "nvmlDeviceGetTemperature:2"
-MEMORY, PROCESSES = "nvmlDeviceGetMemoryInfo:2", "nvmlDeviceGetComputeRunningProcesses_v3:2"
+NAME, POWER = "nvmlDeviceGetName:2", "nvmlDeviceGetPowerUsage:2"
+PAIR, SHUTDOWN = "nvmlDeviceGetTopologyCommonAncestor:2", "nvmlShutdown"
 NAMES = "nvmlSystemGetProcessName"
-FIELDS, PAIR, SHUTDOWN = "nvmlDeviceGetFieldValues:2", "nvmlDeviceGetTopologyCommonAncestor:2", "nvmlShutdown"
 
-# The order in which the facts of a GPU are asked for: what stands before a call was read before it.
-ORDER = {
-    NAME: "name",
-    PCI: "pci_address",
-    "": "clocks_mhz",
-    POWER: "power_w",
-    FIELDS: "temperature_c",  # that of the memory
-    MEMORY: "memory_mib",
-    PROCESSES: "processes",
-}
 STOPS = [
-    *(("hang", place) for place in (INIT, NAME, SHUTDOWN)),
-    *(("segv", place) for place in (COUNT, HANDLE, PCI, POWER, PAIR)),
-    *(("abort", NAME), ("exit", POWER)),
+    *(("hang", place) for place in (INIT, SHUTDOWN)),
+    *(("segv", place) for place in (COUNT, POWER)),
+    *(("abort", NAME), ("exit", PAIR)),
 ]
-REFUSED = (INIT, COUNT, HANDLE, PCI, TEMPERATURE, PAIR)
-REFUSALS = [*(("999", place) for place in REFUSED), *((code, NAME) for code in ("15", "4711"))]
-GARBAGE = [
-    *(("huge", place) for place in (COUNT, POWER, PROCESSES)),
-    *(("garbage", place) for place in (VERSION, FIELDS, NAMES)),
-    *(("escape", NAME), ("print", INIT), ("twice", COUNT)),
-]
+REFUSALS = [("999", INIT), ("999", HANDLE), ("15", NAME)]
+GARBAGE = [("huge", COUNT), ("garbage", NAMES), ("escape", NAME), ("print", INIT), ("twice", COUNT)]
 DRILLS = [("none", "none"), *STOPS, *REFUSALS, *GARBAGE]
-SHOWN = [("none", "none"), ("segv", POWER), ("15", NAME), ("garbage", NAMES), ("escape", NAME)]
+SHOWN = [("none", "none"), ("segv", POWER), ("escape", NAME)]
 
 
 class Done(NamedTuple):
@@ -169,28 +145,15 @@ def test_a_call_that_does_not_come_back_costs_what_comes_after_it(
     if place in (INIT, COUNT):
         assert [gpu.pci_address for gpu in machine.gpus] == [gpu.pci_address for gpu in healthy.gpus]
         return
-    for gpu, whole in zip(machine.gpus, healthy.gpus, strict=True):
-        if gpu.index != 2:
-            assert _read(gpu) == _read(whole)
-    read, answers = _read(machine.gpus[2]), _read(healthy.gpus[2])
-    before = [*ORDER].index(place) if place in ORDER else 0 if place == HANDLE else len(ORDER)
-    names = [name for name in [*ORDER.values()][:before] if name]
-    assert {name: read[name] for name in names} == {name: answers[name] for name in names}
+    assert [gpu.name for gpu in machine.gpus if gpu.index != 2] == ["NVIDIA Test-100"] * 3
     assert [link.hop for link in machine.links] == [link.hop for link in healthy.links]
-
-
-def _read(gpu: Gpu) -> dict[str, object]:
-    return {name: getattr(gpu, name) for name in ORDER.values() if name}
 
 
 def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(done: Drills) -> None:
     cases: list[tuple[str, str, int, set[str]]] = [
         ("999", INIT, 3, {"driver.failed"}),
-        ("999", COUNT, 3, {"driver.failed"}),
-        *(("999", place, 1, {"gpu.no_answer"}) for place in (HANDLE, PCI)),
-        ("4711", NAME, 1, {"gpu.no_answer"}),
+        ("999", HANDLE, 1, {"gpu.no_answer"}),
         ("15", NAME, 1, {"gpu.lost"}),
-        *(("999", place, 0, set()) for place in (TEMPERATURE, PAIR)),
     ]
     for fault, place, code, ids in cases:
         drill = done[fault, place]
@@ -199,9 +162,8 @@ def test_a_refusal_costs_its_fact_and_one_of_the_identity_is_an_error(done: Dril
             machine = drill.inspection.machine
             assert machine.gpus[2].pci_address == "0000:46:00.0"
             assert {gpu.cuda_index for gpu in machine.gpus} == {None}
-            reason = {"999": "UNKNOWN", "4711": "ERROR_4711"}[fault]
             (finding,) = [one for one in drill.inspection.findings if one.id == "gpu.no_answer"]
-            assert (finding.subject.text, finding.evidence["nvml"]) == ("gpu:2", reason)
+            assert (finding.subject.text, finding.evidence["nvml"]) == ("gpu:2", "UNKNOWN")
 
 
 @pytest.mark.parametrize(("fault", "place"), [("huge", COUNT), ("twice", COUNT)])
@@ -215,28 +177,7 @@ def test_a_count_that_the_handles_contradict_is_a_finding(fault: str, place: str
 
 
 def test_other_commands_end_with_the_finding_too(run: Run) -> None:
-    for command in (("plan", "--model", "alexnet"), ("run", "--", "true"), ("inspect", "--watch")):
+    for command in (("run", "--", "true"), ("inspect", "--watch")):
         done = run(("segv", POWER), _INSPECT, *command)
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 2), done
         assert "nvmlDeviceGetPowerUsage of GPU 2 ended the process with SIGSEGV" in done.stderr
-
-
-def test_ctrl_c_ends_a_driver_that_hangs_at_once(tmp_path: Path) -> None:
-    root = write_tree(SCENARIOS[faulty_nvml.SCENARIO], tmp_path)
-    environment = {**faulty_nvml.environment(), "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: f"hang@{NAME}"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "gputopo", "inspect"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not (found := children.read_text().split()):
-            time.sleep(0.01)
-        while Path(f"/proc/{found[0]}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            time.sleep(0.01)  # until it waits for what hangs
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        assert (process.returncode, err) == (130, b"gputopo: interrupted\n")
-    assert not Path(f"/proc/{found[0]}").exists()

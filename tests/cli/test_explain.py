@@ -7,7 +7,7 @@ import pytest
 from gputopo import pages
 from gputopo.cli import run_command
 from gputopo.findings import rules
-from gputopo.workload import require_workload, workload_names
+from gputopo.workload import workload_names
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -50,15 +50,6 @@ def test_an_error_code_and_an_option_as_it_is_typed_are_explained(
     assert shows in shown(capsys, *words)
 
 
-def test_one_row_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, "prefer-pix").count("`--prefer-pix`") == 1
-
-
-def test_a_message_that_a_page_quotes_is_not_suggested_as_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["explain", "nothing"]) == 2
-    assert "did you mean" not in capsys.readouterr().err
-
-
 def test_the_models_are_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["models"]) == 0
     assert capsys.readouterr().out == pages.read("models")
@@ -74,15 +65,6 @@ def test_the_models_are_also_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert 4 * alexnet["parameters"] == alexnet["parameter_bytes"]
     assert alexnet["source"] == "tf_cnn_benchmarks"
     assert all(one["source"] for one in listed)
-
-
-def test_a_densenet_says_that_it_is_smaller_than_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
-    papers = {"densenet40_k12": 1.0e6, "densenet100_k12": 7.0e6, "densenet100_k24": 27.2e6}
-    for name, parameters in papers.items():
-        note = require_workload(name).note
-        assert f"a third of the {parameters / 1e6} M" in note
-        assert note in shown(capsys, name)
-        assert require_workload(name).parameters == pytest.approx(parameters / 3, rel=0.1)
 
 
 def test_a_search_prints_the_lines_of_all_pages_with_the_name_of_the_page(

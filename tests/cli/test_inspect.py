@@ -4,34 +4,27 @@ from pathlib import Path
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.finding import Inspection
 from gputopo.values.machine import Contradiction, Gpu, Machine
 from tests.cli.conftest import ByName, Call
 from tests.kit import commands
 
-ROOT = Path(__file__).parents[2]
-
 TWO_GPUS = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
 
 
-@pytest.mark.parametrize("scenario", ["dgx1", "lost_gpu"])
-@pytest.mark.parametrize("shape", ["table", "json"])
-def test_a_recording_reads_back_to_the_same_output(
-    scenario: str, shape: str, call: Call, on_scenario: ByName, tmp_path: Path
-) -> None:
-    on_scenario(scenario)
+def test_a_recording_reads_back_to_the_same_output(call: Call, on_scenario: ByName, tmp_path: Path) -> None:
+    on_scenario("lost_gpu")
     recording = tmp_path / "machine.json"
-    live = call("inspect", "--format", shape, "--record", recording)
-    again = call("inspect", "--format", shape, "--from", recording)
-    assert live.out.count("\n") > 5
-    assert again == live
+    for shape in ("table", "json"):
+        live = call("inspect", "--format", shape, "--record", recording)
+        assert live.out.count("\n") > 5
+        assert call("inspect", "--format", shape, "--from", recording) == live
 
 
 def test_no_line_is_wider_than_80_columns_in_a_pipe(
     call: Call, on_scenario: ByName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    for scenario in ("7gforce", "dgx1", "dual_socket_4_4", "lost_handle"):
+    for scenario in ("7gforce", "lost_handle"):
         on_scenario(scenario)
         lines = call("inspect").out.splitlines()
         assert max(map(len, lines)) <= 80, scenario
@@ -48,20 +41,6 @@ def test_columns_sets_the_width_of_a_pipe(
     assert 80 < max(map(len, wide.splitlines())) <= 160
 
 
-def test_identities_keeps_uuids_in_the_json_and_in_the_recording(
-    call: Call, on_scenario: ByName, tmp_path: Path
-) -> None:
-    on_scenario("dgx1")
-    recording = tmp_path / "machine.json"
-    shown = schema.decode(
-        call("inspect", "--json", "--identities", "--record", recording).out, Inspection, origin="stdout"
-    )
-    kept = schema.decode(recording.read_bytes(), Machine, origin="recording")
-    assert shown.machine == kept
-    assert len({gpu.uuid for gpu in kept.gpus}) == 8
-    assert all(gpu.uuid and gpu.uuid.startswith("GPU-") for gpu in kept.gpus)
-
-
 def test_a_machine_without_an_nvidia_device_reports_it_and_is_fine(call: Call, without_gpu: None) -> None:
     done = call("inspect")
     assert done.code == 0
@@ -73,11 +52,6 @@ def test_a_broken_driver_is_reported_in_full_and_ends_with_3(call: Call, with_br
     assert done.code == 3
     assert "driver.not_loaded" in done.out
     assert "0000:44:00.0" in done.out  # what the bus shows is printed nevertheless
-
-
-def test_a_lost_gpu_is_an_error(call: Call, on_scenario: ByName) -> None:
-    on_scenario("lost_gpu")
-    assert call("inspect", "--fail-on", "error").code == 1
 
 
 @pytest.mark.parametrize(("severity", "code"), [("error", 0), ("warning", 1)])
@@ -123,7 +97,7 @@ def test_a_terminal_that_knows_ascii_only_is_written_to_all_the_same(tmp_path: P
 
 @pytest.mark.parametrize(
     ("chosen", "gpus"),
-    [("3", [3]), ("0-1", [0, 1]), ("0-2,6", [0, 1, 2, 6]), ("0000:06:00.0,6", [1, 6]), ("2,2-3", [2, 3])],
+    [("0-2,6", [0, 1, 2, 6]), ("0000:06:00.0,6", [1, 6]), ("2,2-3", [2, 3])],
 )
 def test_chosen_gpus_are_indices_ranges_or_addresses_and_only_these_are_counted(
     chosen: str, gpus: list[int], call: Call
@@ -134,8 +108,3 @@ def test_chosen_gpus_are_indices_ranges_or_addresses_and_only_these_are_counted(
     assert shown.startswith(f"{len(narrow)} \N{MULTIPLICATION SIGN} GeForce GTX 1070")
     assert fine in shown.partition("need")[0]
     assert re.findall(r"^GPU (\d)$", shown, re.MULTILINE) == list(map(str, gpus))
-
-
-def test_findings_of_other_gpus_do_not_fail_a_command_about_one(call: Call) -> None:
-    codes = [call("inspect", "--from", "7gforce", "-i", one, "--fail-on", "warning").code for one in "56"]
-    assert codes == [1, 0]

@@ -43,12 +43,6 @@ def test_the_odd_host_and_the_one_without_a_reading_are_named(call: Call, hosts:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_a_folder_of_recordings_is_a_fleet(call: Call, hosts: list[Path]) -> None:
-    whole = call("inspect", "--from", hosts[0].parent, "--fleet", "--json")
-    assert whole.out == call("inspect", "--from", *hosts, "--fleet", "--json").out
-    assert whole.code == 0
-
-
 def test_the_document_and_markdown_name_the_same_hosts(call: Call, hosts: list[Path]) -> None:
     found = schema.decode(call("inspect", "--from", *hosts, "--fleet", "--json").out, Fleet, origin="stdout")
     assert (found.outliers, found.unread) == (("n2",), ("n4",))
@@ -122,10 +116,14 @@ def test_fail_on_counts_what_differs(
     assert call("inspect", "--from", *hosts[:number], "--fleet", "--fail-on", fail_on).code == code
 
 
-def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) -> None:
-    done = call("inspect", "--from", "7gforce", "--from", "dgx1-p100", "--fleet")
-    assert done.code == 0
-    assert "Outliers" not in done.out
+def test_hosts_are_named_by_their_files(tmp_path: Path) -> None:
+    files = ["a/n1.json", "b/n2.tar.gz.json", "node1.cluster.json", "a/m.json", "b/m.json"]
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        schema.write(tmp_path / file, machine_of("four"))
+    assert list(read_machines([str(tmp_path / file) for file in files] + ["7gforce"])) == [
+        *("n1", "n2", "node1.cluster", f"{tmp_path}/a/m", f"{tmp_path}/b/m", "7gforce"),
+    ]
 
 
 def test_a_recorded_host_name_is_used_and_only_recorded_when_asked(call: Call, tmp_path: Path) -> None:
@@ -138,23 +136,3 @@ def test_a_recorded_host_name_is_used_and_only_recorded_when_asked(call: Call, t
     assert schema.decode(found, Fleet, origin="stdout").kinds[0].hosts == ("rack1-0", "rack1-1", "rack1-2")
     assert "rack1-0" not in call("inspect", "--from", tmp_path / "0.json", "--json").out
     assert "rack1-0" in call("inspect", "--from", tmp_path / "0.json", "--json", "--identities").out
-
-
-def test_no_host_is_lost_where_names_are_the_same(call: Call, tmp_path: Path) -> None:
-    machine = machine_of("four")
-    schema.write(tmp_path / "n1.json", machine)
-    schema.write(tmp_path / "x.json", boxes.host(name="n1")(machine))
-    files = [tmp_path / "n1.json", tmp_path / "x.json", tmp_path / "n1.json"]
-    found = call("inspect", "--from", *files, "--fleet", "--json").out
-    (kind,) = schema.decode(found, Fleet, origin="stdout").kinds
-    assert len(kind.hosts) == 3
-
-
-def test_hosts_are_named_by_their_files(tmp_path: Path) -> None:
-    files = ["a/n1.json", "b/n2.tar.gz.json", "node1.cluster.json", "a/m.json", "b/m.json"]
-    for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        schema.write(tmp_path / file, machine_of("four"))
-    assert list(read_machines([str(tmp_path / file) for file in files] + ["7gforce"])) == [
-        *("n1", "n2", "node1.cluster", f"{tmp_path}/a/m", f"{tmp_path}/b/m", "7gforce"),
-    ]

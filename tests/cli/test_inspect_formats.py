@@ -1,14 +1,11 @@
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.captures import bundled_names
 from gputopo.values import schema
-from gputopo.values.difference import Difference
-from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
+from gputopo.values.machine import Gpu, GpuProcess, Machine
 from tests.cli.conftest import ByName, Call
-from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 from tests.report.exposition_grammar import read
 
@@ -18,14 +15,14 @@ def test_every_bundled_machine_can_be_shown_and_some_in_every_format(call: Call)
     for name in names:
         done = call("inspect", "--from", name)
         assert (done.code, done.err, done.out.count("\n") > 5) == (0, "", True), name
-    for name in names[::3]:
+    for name in names[::6]:
         assert "GPU0" in call("inspect", "--from", name, "--topology").out
         for shown in ("markdown --all", "prometheus"):
             done = call("inspect", "--from", name, "--format", *shown.split())
             assert (done.code, done.err, done.out.count("\n") > 20) == (0, "", True), name
 
 
-@pytest.mark.parametrize("scenario", ["dual_socket_4_4", "lost_gpu", "desktop"])
+@pytest.mark.parametrize("scenario", ["dual_socket_4_4", "lost_gpu"])
 def test_the_exposition_of_a_box_is_read_by_an_independent_parser(
     scenario: str, call: Call, on_scenario: ByName
 ) -> None:
@@ -34,11 +31,10 @@ def test_the_exposition_of_a_box_is_read_by_an_independent_parser(
     count = len(SCENARIOS[scenario].gpus)
     assert found["gputopo_gpus"].samples[0].value == count
     assert len(found["gputopo_gpu_info"].samples) == count
-    pairs = len(found["gputopo_link_hop_level"].samples) if count > 1 else 0
-    assert pairs == count * (count - 1) // 2
+    assert len(found["gputopo_link_hop_level"].samples) == count * (count - 1) // 2
 
 
-@pytest.mark.parametrize("shape", ["markdown", "prometheus", "table", "json"])
+@pytest.mark.parametrize("shape", ["markdown", "prometheus", "json"])
 @pytest.mark.parametrize("asked", [True, False])
 def test_uuids_are_left_out_unless_asked_for(
     shape: str, asked: bool, call: Call, on_scenario: ByName
@@ -63,66 +59,16 @@ def test_users_are_on_ones_own_screen_and_in_nothing_that_is_passed_on(
     assert ("erika" in done.out) is named
 
 
-def test_a_terminal_that_knows_ascii_only_gets_a_tree_of_ascii() -> None:
-    command = ("-m", "tests.kit.command", "7gforce", "--", "inspect", "--topology")
-    done = commands.run(*command, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    tree = done.stdout.partition("PCI tree\n")[2].partition("\n\n")[0]
-    assert "+- GPU 0" in tree
-    assert "?" not in tree
-
-
 def write(folder: Path, name: str, machine: Machine) -> Path:
     path = folder / name
     schema.write(path, machine)
     return path
 
 
-@pytest.fixture
-def two_readings(tmp_path: Path) -> tuple[Path, Path]:
-    """Return a recording from before and one of now: of the second GPU the limit fell, and its link."""
-    old = Machine(
-        source="live",
-        gpus=tuple(
-            Gpu(index=n, pci_address=f"0000:0{n}:00.0", power_w=PowerW(limit=300.0), pcie=Pcie(width_now=16))
-            for n in (0, 1)
-        ),
-    )
-    changed = msgspec.structs.replace(old.gpus[1], power_w=PowerW(limit=250.0), pcie=Pcie(width_now=8))
-    new = msgspec.structs.replace(old, gpus=(old.gpus[0], changed))
-    return write(tmp_path, "old.json", old), write(tmp_path, "new.json", new)
-
-
-def test_diff_states_in_a_line_each_what_changed_which_fails_nothing(
-    call: Call, two_readings: tuple[Path, Path]
-) -> None:
-    old, new = two_readings
-    done = call("inspect", "--from", new, "--diff", old, "--fail-on", "error")
-    assert done.code == 0
-    document = call("inspect", "--from", new, "--diff", old, "--json").out
-    found = schema.decode(document, Difference, origin="stdout")
-    assert [change.fact for change in found.changes] == ["gpus[1].power_w.limit", "gpus[1].pcie.width_now"]
-    assert "GPU 1: power limit 300 W -> 250 W" in done.out
-    assert "GPU 1: PCIe width now x16 -> x8" in done.out
-
-
-def test_diff_with_itself_states_that_nothing_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
-    old, _ = two_readings
-    assert "No difference." in call("inspect", "--from", old, "--diff", old).out
-    assert "No difference." in call("inspect", "--from", old, "--diff", old, "--format", "markdown").out
-
-
-@pytest.mark.parametrize("scenario", ["dgx1", "lost_gpu"])
 def test_a_machine_does_not_differ_from_its_own_recording(
-    scenario: str, call: Call, on_scenario: ByName, tmp_path: Path
+    call: Call, on_scenario: ByName, tmp_path: Path
 ) -> None:
-    on_scenario(scenario)
+    on_scenario("lost_gpu")
     recording = tmp_path / "machine.json"
     call("inspect", "--record", recording)
     assert "No difference." in call("inspect", "--diff", recording).out
-
-
-def test_on_a_terminal_the_tree_is_drawn_in_colours() -> None:
-    code, got = commands.on_a_terminal("-m", "tests.kit.command", "desktop", "--", "inspect", "--topology")
-    assert code == 0
-    assert "\x1b[" in got
-    assert "└─" in got

@@ -21,8 +21,7 @@ UNWRITTEN = (
 )
 NO_OPTION = "gputopo: there is no option '--bad'\n  `gputopo plan --help` shows how it is called\n"
 
-PRINTING = [("--version",), ("plan", "--help"), ("inspect", "--from", "7gforce", "--json")]
-CODES: dict[tuple[str, ...], int] = {("plan", "--bad"): 2, ("inspect", "--watch"): 3}
+PRINTING = [("--version",), ("inspect", "--from", "7gforce", "--json")]
 
 
 class Ended(NamedTuple):
@@ -63,11 +62,8 @@ def test_data_that_is_not_taken_ends_a_command_without_a_traceback(
     assert (done.code, done.err) == ((3, UNWRITTEN) if is_full else (141, ""))  # a reader had enough
 
 
-@pytest.mark.parametrize("arguments", CODES, ids=" ".join)
-def test_an_error_that_cannot_be_printed_keeps_its_exit_code(
-    arguments: tuple[str, ...], place: int, tmp_path: Path
-) -> None:
-    assert run(tmp_path, *arguments, err=place) == (CODES[arguments], "", "")
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code(place: int, tmp_path: Path) -> None:
+    assert run(tmp_path, "inspect", "--watch", err=place) == (3, "", "")
 
 
 def test_an_error_is_reported_where_data_could_not_be_written(place: int, tmp_path: Path) -> None:
@@ -154,20 +150,16 @@ def test_a_terminal_gets_one_line_that_is_drawn_again_and_taken_away(
 
 
 class Closed(io.StringIO):
-    """A stderr that nobody reads, and what was tried to write to it."""
+    """A stderr that nobody reads, and how often it was written to."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.tried: list[str] = []
+    tries = 0
 
     def write(self, text: str) -> int:
-        self.tried.append(text)
+        self.tries += 1
         raise BrokenPipeError
 
 
-def test_a_stderr_that_nobody_reads_does_not_end_the_measuring_and_is_not_written_to_again(
-    measuring: Callable[..., str],
-) -> None:
+def test_a_stderr_that_nobody_reads_is_not_written_to_again(measuring: Callable[..., str]) -> None:
     stderr = Closed()
     measuring(*(step(done, 4) for done in range(4)), stderr=stderr)
-    assert stderr.tried == ["gputopo: measuring 1 of 4: copy\n"]
+    assert stderr.tries == 1

@@ -20,11 +20,9 @@ inspect --fail-on warnings -> did you mean warning
 inspect capture.txt -> takes no argument 'capture.txt' ... --from capture.txt
 inspect --from dgx1-v10 -> dgx1-v100
 inspect --from 7gforce --gpu 0,9 -> there is no GPU 9
-inspect --from 7gforce --gpu 5-9 -> there is no GPU 7
 inspect --from 7gforce --gpu 0000:5e:00.0 -> there is no GPU 0000:5e:00.0
 inspect --from 7gforce --gpu 3-1 -> did you mean 1-3?
 inspect --from 7gforce --gpu '' -> --gpu cannot be ''
-inspect --from 7gforce --gpu 0, -> --gpu cannot be ''
 inspect --from 7gforce --format csv -> --format csv is for --watch
 inspect --from 7gforce -i 0 --all -> --all and --gpu cannot be combined
 inspect --from 7gforce --topology --json -> --topology is for the report of one machine, not with
@@ -36,17 +34,13 @@ inspect --interval 1 -> --interval and --duration belong to --watch
 inspect --watch --from 7gforce -> --watch and --from cannot be combined
 inspect --watch --format markdown -> --watch cannot print --format markdown
 inspect --watch --interval 0 -> --interval cannot be
-inspect --watch --duration nan -> --duration cannot be
 inspect --fleet -> --fleet compares hosts and needs files of at least two hosts
-inspect --fleet --from 7gforce -> --fleet compares hosts and needs files of at least two hosts
 inspect --fleet --from a.json b.json -> none of 2 files can be read: there is no file a.json
 inspect --fleet --watch -> --fleet and --watch cannot be combined
 inspect --from 7gforce --baseline x -> --baseline is for several hosts
 inspect --from 7gforce --format scontrol -> --format scontrol is for several hosts
 inspect --fleet --from 7gforce dgx1-p100 --baseline x -> --baseline x has no recordings
-inspect --fleet --diff 7gforce -> --fleet and --diff cannot be combined
 inspect --fleet --identities -> --fleet and --identities cannot be combined
-inspect --fleet --format prometheus -> --fleet cannot print prometheus
 bandwidth --quick --full -> both mean --effort
 bandwidth --from x --gpus 0 -> --gpus
 bandwidth --from x --soak 10 -> --soak
@@ -56,19 +50,14 @@ bandwidth --numa -1 -> 0 to 9999
 bandwidth --gpus 0;1 -> 0,1
 bandwidth --from 7gforce --all --json -> --all is for the tables
 bandwidth --matrices -> write --all
-bandwidth --effort 1001 -> 1 to 1000
 bandwidth --effort lots -> give quick, full, or the number of repeats
 bandwidth --network --effort 20 -> --effort 20 is for one host
 bandwidth --size '' -> --size cannot be
-bandwidth --size 64XB -> --size cannot be
 bandwidth --size 1023 -> --size cannot be
-bandwidth --size 17GiB -> --size cannot be
 plan -> --model is missing ... alexnet
-plan --model alexnet --format yaml -> 'yaml' ... markdown, env, sbatch
 plan --model alexnet --num-gpus two -> --num-gpus ... integer
 plan --model alexnet --gpus 0;1 -> --gpus ... 0,1
 plan --model alexnet --gpus 1,1 -> --gpus ... twice
-plan --model alexnet --exclude 3-1 -> --exclude ... 1-3
 plan --model alexnet --ps gpu0 -> 'gpu0' ... gpu:0
 plan --model alexnet --variable-update replicate -> did you mean replicated
 plan --from 7gforce --model alexnex -> there is no model 'alexnex' ... did you mean alexnet
@@ -83,11 +72,8 @@ plan --from 7gforce --model alexnet --ps cpu --variable-update independent -> in
 plan --from 7gforce --model alexnet --num-gpus 3 --all-reduce tf_hierarchical -> tf_hierarchical
 plan --from 7gforce --model alexnet --gpus 0,1 --ps gpu:3 -> gpu:3 is not one of the chosen ... add 3
 plan --from 7gforce --model alexnet --gpus 0,9 -> no GPU 9 ... the GPUs of this machine: 0-6
-plan --from 7gforce --model alexnet --single-gpu-images-per-sec 0 -> cannot be '0' ... above 0
 plan --from 7gforce --model alexnet --single-gpu-images-per-sec nan -> cannot be 'nan' ... above 0
-plan --from 7gforce --model alexnet --single-gpu-images-per-sec 5, -> cannot be '5,' ... above 0
 plan --from 7gforce --model alexnet --single-gpu-images-per-sec 1,2 -> 2 numbers for 7 GPUs
-plan --from 7gforce --model alexnet --batch-size 0 -> --batch-size cannot be 0 ... 1 or more
 plan --from 7gforce --model alexnet --batch-size auto,64 -> --batch-size
 plan --from 7gforce --model alexnet --batch-size nan -> --batch-size cannot be 'nan' ... give --batch-size N
 plan --from 7gforce --model alexnet --batch-size 64,64 -> 2 numbers for 7 GPUs
@@ -96,14 +82,8 @@ plan --from 7gforce --model alexnet --candidates none -> --candidates cannot be 
 plan --from 7gforce --model alexnet --what-if faster -> --what-if does not know 'faster' ... such as
 plan --from 7gforce --model alexnet --use_xla_compile -> there is no option '--use-xla-compile'
 plan --model alexnet --autotune --from 7gforce -> --from
-plan --model alexnet --autotune --what-if 'acs off' -> --what-if
-plan --model alexnet --autotune --program keras-2017 -> --program keras-2017
 plan --model alexnet --autotune --candidates all -> --candidates all
 plan --model alexnet --autotune --explain -> nothing predicted
-plan --model alexnet --autotune --num-gpus 1 -> one device
-plan --model alexnet --autotune --ps cpu -> only one placement
-plan --model alexnet --autotune=11 -> --autotune
-plan --model alexnet --autotune=many -> --autotune
 run -> nothing to run
 run train.py -> takes no argument 'train.py'
 run --json -- true -> a program, which uses stdout
@@ -114,7 +94,6 @@ run --single-gpu-images-per-sec 9 -- python -> --single-gpu-images-per-sec needs
 run --model alexnet --autotune -- true -> --autotune works with the built-in training
 run --from 7gforce --model alexnet --num-gpus 8 -> 8
 run --from 7gforce --model alexnet --require-gpu -> cannot be combined
-run --model alexnt -> alexnt
 run --model alexnet --batch-size 0 -> --batch-size cannot be 0
 run --model alexnet --num-warmup-batches -1 -> --num-warmup-batches cannot be -1
 run --model alexnet --num-gpus 1000 -> --num-gpus cannot be 1000
@@ -125,7 +104,6 @@ run --model alexnet --sbatch-option a=b --dry-run -> --sbatch-option is for a ba
 run --model alexnet --single-gpu-images-per-sec 9 -> --single-gpu-images-per-sec needs a GPU
 run --model alexnet --program keras-2017 -> it is for plan;
 run --model alexnet --ps gpu:7 -> --ps gpu:7
-run --model alexnet --learning-rate nan -> --learning-rate
 run --model alexnet --data-dir /nowhere/at/all -> there is no folder /nowhere/at/all
 run --model alexnet --json --format table -> --json and --format both mean --format
 run --model alexnet --eval --task train -> both mean --task, with
@@ -136,7 +114,6 @@ run --model alexnet --prometheus '' -> --prometheus
 run --model alexnet --prometheus . -> --prometheus
 run --model alexnet --seed 999999999999999999999 -> --seed cannot be 999
 run --model alexnet --stall-timeout 0 -> --stall-timeout cannot be 0
-run --model alexnet --display_every 0 -> --display-every cannot be 0
 run --model alexnet --format sbatch -> add --dry-run
 run --model alexnet --cpu --dry-run --format docker -> the plan has none: --cpu
 run --model alexnet --min-hosts 2 -> start it again with --resume auto
@@ -144,24 +121,14 @@ run --model alexnet --hosts a,b --restart 1 --checkpoints kept -> start the job 
 run --model alexnet --batch-size 4,6 --num-gpus 3 -> --batch-size has 2 numbers for 3 devices
 run --model alexnet --batch-size 4,6 --method kuza55 -> it splits one batch evenly
 run --model alexnet --autotune --dry-run -> --dry-run
-run --model alexnet --autotune --from 7gforce -> --from
 run --model alexnet --autotune --task forward -> --task forward
-run --model alexnet --autotune --strategy mirrored -> --strategy
-run --model alexnet --autotune --variable-update independent -> only one placement
-run --model alexnet --autotune --all-reduce ring -> only one placement
 run --model alexnet --autotune --ps cpu -> only one placement
 run --model alexnet --autotune --num-gpus 1 -> one device
 run --model alexnet --autotune=1 -> --autotune
-run --model alexnet --autotune=0 -> --autotune
 run --model alexnet --repeats 2 --checkpoints kept -> --checkpoints ... --repeats
-run --model alexnet --repeats 2 --export kept --dry-run -> --export ... --repeats
-run --model alexnet --repeats 2 --tensorboard kept -> --tensorboard ... --repeats
 run --model alexnet --optimizer momentun -> --optimizer
-run --model alexnet --weight-decay -1 -> --weight-decay
 run --model alexnet --optimizer momentum --momentum 1.0 -> below 1
 run --model alexnet --precision fp16 --loss-scale 1e300 -> --loss-scale cannot be
-run --model alexnet --precision fp16 --loss-scale big -> --loss-scale
-run --model alexnet --seed 2147483648 -> 2147483647 at most
 run --model alexnet --checkpoints '' -> --checkpoints needs a folder
 run --model alexnet --checkpoints kept --resume latest -> write only --resume, or --resume auto
 run --model alexnet --all-reduce '' -> there is no reduction ''
@@ -169,20 +136,16 @@ run --model alexnet --cache yes -> --cache cannot be 'yes'
 run --model alexnet --data-dir ~nobody-of-this-name/x -> --data-dir
 run --model alexnet --learning-rate-schedule cosin:5 -> --learning-rate-schedule
 run --model alexnet --trace 5-3 -> --trace
-run --model alexnet --trace 1,,2 -> --trace
 run --model alexnet --num-warmup-batches some -> --num-warmup-batches
 run --model alexnet --strategy mirored -> strategy
-run --model alexnet --on-anomaly '' -> --on-anomaly
 run --model alexnet --on-anomaly "'unclosed" -> --on-anomaly
 run --model alexnet --on-anomaly '/no/such/program --now' -> --on-anomaly
 screen --model alexnet --from 7gforce -> --from
 screen --model alexnet --gpus 0 -> --gpus
-screen --model alexnet --batch-size 0 -> --batch-size
 screen --model alexnet --seconds 0 -> --seconds
 sweep -> give a preset (quick
 sweep quik -> did you mean quick?
 sweep quick --matrix x.toml -> a preset, --matrix and --model cannot be combined
-sweep quick --model lenet -> a preset, --matrix and --model cannot be combined
 sweep --matrix nowhere.toml -> cannot read nowhere.toml
 sweep --model alexnot --dry-run -> alexnot
 sweep --repeats 2 --dry-run -> --repeats needs --model
@@ -197,12 +160,9 @@ report --published keras-multi-gpu --output report.pdf -> cannot write .pdf file
 report --history -> gputopo run adds its results
 report --model alexnet -> --history
 bench-reduction -> --model is missing
-bench-reduction --model alexnt -> alexnet
 bench-reduction --model alexnet --save -> there is no option '--save'
-bench-reduction --model alexnet --gpus 0;1 -> 0,1
 explain pcie.slot_narow -> did you mean gputopo explain pcie.slot_narrow?
 explain 999 -> there is no page, finding, Xid, model or option '999'
-explain --no-such-option -> there is no page, finding, Xid, model or option '--no-such-option'
 explain --search 'no such word' -> no page contains 'no such word'
 explain plan --search pix -> --search looks in all pages
 explain schema reslut -> did you mean result?

@@ -70,22 +70,6 @@ def test_logs_and_runs_make_one_report_in_every_form(call: Call, tmp_path: Path)
     assert "<title>Training throughput" in call(*words, "--format", "html").out
 
 
-def test_what_was_exported_is_the_same_when_it_is_read_again(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text(log())
-    (tmp_path / "failed.log").write_text(log(total=None, tail="Killed"))
-    first = study(call, tmp_path)
-    for form in ("csv", "json"):
-        file = tmp_path / "out" / f"study.{form}"
-        file.parent.mkdir(exist_ok=True)
-        assert call("report", str(tmp_path / "a.log"), str(tmp_path / "failed.log"), "--format", form,
-                    "--output", str(file)).code == 0  # fmt: skip
-        again = study(call, file)
-        assert [cell.images_per_sec for cell in again.figures.cells] == [
-            cell.images_per_sec for cell in first.figures.cells
-        ]
-        assert [cell.failed for cell in again.figures.cells] == [cell.failed for cell in first.figures.cells]
-
-
 def test_a_killed_run_has_its_reason_and_no_figure_and_fails_where_asked(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "good", 1)
     run_folder(tmp_path / "killed", 2, killed=True)
@@ -95,15 +79,6 @@ def test_a_killed_run_has_its_reason_and_no_figure_and_fails_where_asked(call: C
     assert "the events of the run stop before its end" in done.out
     assert call("report", str(tmp_path)).code == 0
     assert [cell.images_per_sec is None for cell in study(call, tmp_path).figures.cells].count(True) == 1
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_run_has_the_time_at_which_its_result_or_its_last_event_was_written(
-    call: Call, tmp_path: Path, killed: bool
-) -> None:
-    folder = run_folder(tmp_path / "a", 1, killed=killed)
-    os.utime(folder / ("events.jsonl" if killed else "result.json"), (86400.0, 86400.0))
-    assert [run.time_s for cell in study(call, folder).figures.cells for run in cell.runs] == [86400.0]
 
 
 @pytest.mark.parametrize(("now", "code"), [(85.0, 1), (99.5, 0), (120.0, 0)])
@@ -124,19 +99,6 @@ def test_a_baseline_with_which_nothing_can_be_compared_is_an_error(call: Call, t
     done = call("report", str(after), "--baseline", str(before), "--fail-on", "warning")
     assert (done.code, done.out) == (2, "")
     assert "0 of 1 cells compared with --baseline: the runs differ in number of GPUs" in done.err
-
-
-def test_a_large_report_is_short_unless_all_is_wanted(call: Call, tmp_path: Path) -> None:
-    rows = ["model,machine,n_gpus,batch_per_gpu,images_per_sec"]
-    for n in range(1000):
-        gpus, speed = 2 ** (n % 4), 1 - n % 7 / 50
-        rows.append(f"resnet50,box{n // 40},{gpus},{n % 40 // 4 * 8 + 8},{100 * gpus * speed}")
-    (tmp_path / "t.csv").write_text("\n".join(rows))
-    short, whole = (call("report", "--import", tmp_path / "t.csv", *more).out for more in ((), ("--all",)))
-    assert len(short.splitlines()) < 200
-    assert "more rows (--all)" in short
-    assert len(whole.splitlines()) > 1000
-    assert "(--all)" not in whole
 
 
 def test_hostile_names_and_contents_are_shown_as_they_are_in_no_markup(call: Call, tmp_path: Path) -> None:
@@ -218,7 +180,6 @@ def test_without_runs_those_of_the_user_are_reported(call: Call, own_home: Path)
         ("report.html", "<!DOCTYPE html>"),
         ("report.md", "# keras-multi-gpu"),
         ("report.json", "{"),
-        ("report.csv", "source,"),
         ("report.txt", "Scaling to all GPUs"),
     ],
 )
@@ -281,16 +242,10 @@ def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path
     late = call("report", "--history", "--since", "1970-01-05", "--json")
     assert len(json.loads(late.out)["runs"]) == 4
     machine = read_machine(Path(os.environ["GPUTOPO_ROOT"]))
-    measured = Bandwidth(
-        source="live",
-        samples=Samples(
-            (CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0),)
-        ),
-    )
+    copy = CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0)
+    measured = Bandwidth(source="live", samples=Samples((copy,)))
     BoxHistory(own_history).save(machine, measured, saved_at=8.0 * 86400)
-    rates_alone = call("report", "--history", "--since", "1970-01-09")
-    assert (rates_alone.code, rates_alone.err) == (0, "")
-    assert "0 runs on " in rates_alone.out
-    assert "host to GPU 0" in rates_alone.out
+    rates_alone = call("report", "--history", "--since", "1970-01-09").out
+    assert ("0 runs on " in rates_alone, "host to GPU 0" in rates_alone) == (True, True)
     for words in (("--since", "1970-01-10"), ("--since", "yesterday"), ("--model", "lenet"), (own_history,)):
         assert call("report", "--history", *words).code == 2

@@ -173,15 +173,21 @@ def _report(program: ProgramConstants, left_out: Mapping[str, ProgramConstants],
     return "\n".join(lines)
 
 
+def fitted_programs() -> dict[str, ProgramConstants]:
+    """Return each fitted program."""
+    found: dict[str, ProgramConstants] = {}
+    for name in recipes({}):
+        found[name] = fit(recipes(found)[name], used(name))
+    return found
+
+
 def fit_all() -> dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]]:
     """Return each fitted program with those that were fitted without each machine."""
-    found: dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]] = {}
-    for name in recipes({}):
-        recipe = recipes({done: program for done, (program, _) in found.items()})[name]
-        some = used(name)
-        program = fit(recipe, some)
-        found[name] = program, without_each(recipe, some, program)
-    return found
+    programs = fitted_programs()
+    return {
+        name: (programs[name], without_each(recipe, used(name), programs[name]))
+        for name, recipe in recipes(programs).items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

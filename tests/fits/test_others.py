@@ -3,10 +3,8 @@
 from collections import Counter
 from statistics import median
 
-import pytest
-
 from gputopo.prediction import Figure, one_gpu_figures
-from tests.fits.hosts import SOURCES, main, published_of_hosts
+from tests.fits.hosts import SOURCES, published_of_hosts
 from tests.fits.one_gpu import left_out, report, used_figures
 
 FIGURES = one_gpu_figures()
@@ -34,14 +32,3 @@ def test_most_published_figures_of_several_hosts_are_near_their_predictions() ->
     assert median(errors["tensorflow.org"]) < 0.05
     assert max(errors["tensorflow.org"]) < 0.20
     assert max(errors["piz-daint"]) < 0.06
-
-
-def test_a_figure_of_an_older_grpc_is_known_to_be_far_off() -> None:
-    (row,) = (row for row in published_of_hosts() if row.note)
-    assert row.error > 0.3
-
-
-def test_every_source_has_its_figures_and_its_errors_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    main()
-    out = capsys.readouterr().out
-    assert len(out.splitlines()) == len(published_of_hosts()) + len(SOURCES)

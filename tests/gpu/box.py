@@ -26,7 +26,7 @@ BUDGET_S = 470.0  # the checks are to end within eight minutes: machines with GP
 RESERVE_S = 5.0  # of the budget, for the last check, which reads what is kept
 # A cold driver takes more than 25 s with 8 GPUs (Azure/AgentBaker#2829), a quick session 48 s.
 LIMIT_S = 150.0
-PLAIN_S = 45.0  # after which no other copy of `tests.gpu.plain` and `tests.gpu.torch_copies` begins
+PLAIN_S = 45.0  # after which no other copy of `tests.gpu.plain` begins
 
 UUID = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}")
 SERIAL = re.compile(
@@ -50,7 +50,7 @@ class NotTriedError(Exception):
 
 @dataclass
 class Box:
-    """The machine. `gputopo`, `plain`, `torch`: the beginnings of their command lines.
+    """The machine. `gputopo`, `plain`: the beginnings of their command lines.
 
     `limit`: `--gpus` of `gputopo bandwidth`. `quick_words`: what a quick session is asked to do.
     """
@@ -58,7 +58,6 @@ class Box:
     folder: Path
     gputopo: Sequence[str] = (sys.executable, "-m", "gputopo")
     plain: Sequence[str] = (sys.executable, "-m", "tests.gpu.plain")
-    torch: Sequence[str] = (sys.executable, "-m", "tests.gpu.torch_copies")
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     nvbandwidth: str | None = None
     limit: Sequence[str] = ()

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.gpu.box import PLAIN_S, Box, NotTriedError
+from tests.gpu.box import Box, NotTriedError
 
 Row = tuple[str, str, bool | None]
 Key = tuple[str, ...]
@@ -32,9 +32,8 @@ with Steps(examples=1) as steps:
         steps.done()
 """
 PLAIN = "nvbandwidth's method"
-# Both are of large copies in one direction. Not measured; chosen because a fault of a method is larger.
-_SAME_METHOD, _PYTORCH = 0.01, 0.03
-
+# Of large copies in one direction. Not measured; chosen because a fault of a method is larger.
+SAME_METHOD = 0.01
 
 # An expression for the number of GPUs that TensorFlow finds, once it has its CUDA libraries.
 _TENSORFLOWS_GPUS = (
@@ -90,39 +89,25 @@ def rates(samples: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
     return found
 
 
-def compared(
-    names: str, these: Mapping[Key, float], others: Mapping[Key, float], share: float = _SAME_METHOD
-) -> Iterator[Row]:
+def compared(names: str, these: Mapping[Key, float], others: Mapping[Key, float]) -> Iterator[Row]:
     """Yield a row for each kind and method of copy that both have."""
     both = [key for key in these if key in others]
     for kind in dict.fromkeys(key[:2] for key in both):
         keys = [key for key in both if key[:2] == kind]
         pairs = {f"{key[2]} to {key[3]}": (these[key], others[key]) for key in keys}
-        yield near(f"{' by '.join(kind)}: {names}", pairs, share)
+        yield near(f"{' by '.join(kind)}: {names}", pairs, SAME_METHOD)
     if not both:
         yield f"copies: {names}", "nothing to compare", None
 
 
 def copies(box: Box) -> Iterator[Row]:
-    """Copies of a quick session, of PyTorch, by nvbandwidth's method, of nvbandwidth."""
+    """Copies of a quick session, by nvbandwidth's method, of nvbandwidth."""
     quick = rates(box.quick["samples"])
-    beside: tuple[tuple[str, Callable[[Box], Any], float], ...] = (
-        ("PyTorch", _by_torch, _PYTORCH),
-        (PLAIN, lambda box: box.plain_rates, _SAME_METHOD),
-        ("nvbandwidth", _by_nvbandwidth, _SAME_METHOD),
-    )
-    for name, samples, share in beside:
-        try:
-            yield from compared(f"quick, {name}", quick, rates(samples(box)), share)
-        except NotTriedError as error:
-            yield f"copies: quick, {name}", str(error), None
-
-
-def _by_torch(box: Box) -> Any:
-    if "CUDA_VISIBLE_DEVICES" in box.environment:
-        raise NotTriedError("CUDA_VISIBLE_DEVICES changes how PyTorch counts the GPUs")
-    box.require("torch", "torch.cuda.is_available()")
-    return box.keep("torch", "env", "CUDA_DEVICE_ORDER=PCI_BUS_ID", *box.torch, box.recording, f"{PLAIN_S:g}")
+    yield from compared(f"quick, {PLAIN}", quick, rates(box.plain_rates))
+    try:
+        yield from compared("quick, nvbandwidth", quick, rates(_by_nvbandwidth(box)))
+    except NotTriedError as error:
+        yield "copies: quick, nvbandwidth", str(error), None
 
 
 def _by_nvbandwidth(box: Box) -> Any:

@@ -29,16 +29,21 @@ def behaves(behaviour: str) -> str:
     return f'exec {PYTHON} -IS {misbehave.__file__} {behaviour} "$@"'
 
 
-@contextmanager
-def in_place_of(module: str, command: str, folder: Path) -> Iterator[None]:
-    """Let the programs that this process starts as `-m MODULE` be a command of a shell.
+def write_python(folder: Path, module: str, command: str) -> str:
+    """Write a program that stands for Python, but runs a command of a shell for `-m MODULE`. Return its path.
 
-    It gets the arguments of the module as "$@". `folder`: for the stand-in.
+    The command gets the arguments of the module as "$@".
     """
     folder.mkdir(exist_ok=True)
     python = folder / "python"
     python.write_text(_SCRIPT.format(module=module, command=command, python=PYTHON))
     python.chmod(0o755)
+    return str(python)
+
+
+@contextmanager
+def in_place_of(module: str, command: str, folder: Path) -> Iterator[None]:
+    """Let this process start its programs by `write_python`."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sys, "executable", str(python))
+        patched.setattr(sys, "executable", write_python(folder, module, command))
         yield

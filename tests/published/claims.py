@@ -15,7 +15,7 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     """A speedup, efficiency, ratio or median as a document prints it, with the conditions that it states.
 
     `metric`: speedup, efficiency_percent, the id of a comparison, these after `median_`, percent_of_gpu_0,
-    clock_percent_of_gpu_0, pair_gain, percent_of_tf_nchw, percent_of_tf_nhwc, row_label.
+    clock_percent_of_gpu_0, pair_gain.
     """
 
     source: str
@@ -158,22 +158,6 @@ def _pair(row: Derived, figures: Figures) -> float | None:
     return None
 
 
-def _of_tf(row: Derived, figures: Figures) -> float | None:
-    """Return percent of tf_cnn_benchmarks in the layout that the metric names."""
-    layout = "NCHW" if row.metric.endswith("nchw") else "NHWC"
-    same = [cell for cell in figures.cells if cell.images_per_sec and _is_of(row, cell)]
-    tf = msgspec.structs.replace(row, framework="tf_cnn_benchmarks", method=None, data_format=layout)
-    reference = [cell for cell in figures.cells if cell.images_per_sec and _is_of(tf, cell)]
-    if not same or not reference:
-        return None
-    return 100 * (same[0].images_per_sec or 0.0) / (reference[0].images_per_sec or 1.0)
-
-
-def _row_label(row: Derived, figures: Figures) -> float | None:
-    """Return the number of GPUs that the speedups of the same row have: 1, 2, 4, 8."""
-    return row.n_gpus
-
-
 _BY_METRIC: Mapping[str, Callable[[Derived, Figures], float | None]] = {
     "speedup": _scaling,
     "efficiency_percent": _scaling,
@@ -182,7 +166,4 @@ _BY_METRIC: Mapping[str, Callable[[Derived, Figures], float | None]] = {
     "percent_of_gpu_0": _of_gpu_0,
     "clock_percent_of_gpu_0": _of_gpu_0,
     "pair_gain": _pair,
-    "percent_of_tf_nchw": _of_tf,
-    "percent_of_tf_nhwc": _of_tf,
-    "row_label": _row_label,
 }

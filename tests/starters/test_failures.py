@@ -100,34 +100,3 @@ def test_nothing_outlives_a_starter_that_is_killed(hosts: Cluster, training: Tra
     started = training(way)
     started.process.kill()
     started.ended(15)
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("n9", "ssh cannot connect to n9: ssh: Could not resolve hostname n9"),
-        ("10.77.0.99", "ssh cannot connect to 10.77.0.99: ssh: connect to host 10.77.0.99 port 22"),
-    ],
-)
-def test_a_host_that_ssh_does_not_reach_is_named_and_nobody_waits(
-    hosts: Cluster, tmp_path: Path, name: str, says: str
-) -> None:
-    words = [*run("ssh")[:-2], "--hosts", f"n1,{name}"]
-    code, out, err = hosts.start(words, environ(tmp_path)).ended(20)
-    assert (code, out) == (3, "")
-    assert says in err
-
-
-def test_a_host_that_never_starts_is_named_after_the_time_to_join(hosts: Cluster, tmp_path: Path) -> None:
-    words = [*run("ssh"), "--node-rank", "0", "--join-timeout", "1"]
-    code, out, err = hosts.start(words, environ(tmp_path), host="n1").ended()
-    assert (code, out) == (3, "")
-    assert "1 of 2 hosts did not join within 1 s: n2 (rank 1)" in err
-
-
-def test_a_rank_with_other_options_is_refused_with_them(hosts: Cluster, tmp_path: Path) -> None:
-    srun, rest = run("srun")[:3], run("srun")[3:]
-    own = ("sh", "-c", 'exec "$@" --batch-size $((8 + SLURM_NODEID))', "sh")
-    code, out, err = hosts.start([*srun, *own, *rest], environ(tmp_path)).ended()
-    assert (code, out) == (2, "")
-    assert "--batch-size is 9 on n2 (rank 1), 8 on rank 0" in err

@@ -42,14 +42,6 @@ def by(ssh: None) -> tuple[str, ...]:
     return ("run", "--hosts", f"localhost:{free_port()},127.0.0.2")
 
 
-def test_what_each_host_refuses_is_shown_once(call: Call, by: tuple[str, ...]) -> None:
-    says = "--ps gpu:9 is a device that does not exist"
-    done = call(*by, "--model", "trivial", "--cpu", "--ps", "gpu:9")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.count(says) == 1, done.err
-    assert next(line for line in done.err.splitlines() if says in line).startswith("gputopo: ")
-
-
 def test_a_program_runs_on_all_hosts_by_a_secret_that_no_file_and_no_program_has(
     by: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
