@@ -81,12 +81,6 @@ def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
     assert {one.source: one.read for one in machine.lines}["nvidia-smi topo"] == 5
 
 
-def test_lines_keep_their_numbers() -> None:
-    text = report(f"/usr/bin/nvidia-smi\n\n{OVERVIEW}zzz unknown marker 42\n")
-    (unread,) = read_text(text, origin="x").unread
-    assert (unread.text, text.splitlines()[unread.line - 1]) == ("zzz unknown marker 42",) * 2
-
-
 def test_a_part_that_cannot_be_read_is_named_and_does_not_hide_the_others() -> None:
     cut = "\n".join(TOPO.splitlines()[:1])
     machine = read_text(report(f"/usr/bin/nvidia-smi topo -m\n\n{cut}\n", f"dmesg\n\n{KERNEL}"), origin="x")

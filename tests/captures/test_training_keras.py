@@ -82,10 +82,6 @@ def test_keras_has_the_speed_of_its_later_epochs_and_what_it_states(
     assert run.gpu is None
 
 
-def test_the_model_is_that_of_the_summary_and_unknown_without_one() -> None:
-    assert [the_run(text).model for text in (KERAS_2, KERAS_3)] == ["resnet50", "unknown"]
-
-
 def test_few_digits_are_a_large_uncertainty() -> None:
     run = the_run(IN_LINES.replace("200ms", "2ms").replace("20s", "1s"))
     assert run.uncertainty is not None
@@ -97,12 +93,6 @@ def test_without_a_batch_there_are_steps_and_no_images_per_sec() -> None:
     run = the_run(KERAS_2.replace("Batch size: 128\n", ""))
     assert (run.images_per_sec, run.steps, run.batch_per_gpu) == (None, 390, None)
     assert run.reason == "64 ms a step, but the log has no batch size"
-
-
-def test_a_fit_that_failed_has_its_reason() -> None:
-    run = the_run(KERAS_2[: KERAS_2.index("390/390")] + "  1/390 [.........] - ETA: 23s\nKilled\n")
-    assert run.images_per_sec is None
-    assert run.reason
 
 
 def test_horovod_has_its_total_and_the_standard_error_of_its_iterations() -> None:

@@ -79,16 +79,7 @@ def test_a_gpu_that_fell_off_the_bus_leaves_the_machine_the_same() -> None:
     assert len(machine.samples) < 2  # what is left of it agrees
 
 
-def test_parts_of_one_output_are_whole_together() -> None:
-    head, _, gpus = output().partition("GPU 0")
-    parts = [f"{head}GPU 0{one}" for one in gpus.split("GPU 0")]
-    machine = read("".join(parts))
-    assert [gpu.utilization_percent.gpu for gpu in machine.gpus] == [1, 2, 3]
-    assert machine.gaps == ()
-    assert machine.samples == ()
-
-
-@pytest.mark.parametrize("count", ["9" * 30, "9" * 5000, "²", "eight"])
+@pytest.mark.parametrize("count", ["9" * 5000, "²"])
 def test_a_count_of_gpus_that_is_none_counts_nothing(count: str) -> None:
     text = output().replace(": 3\n", f": {count}\n", 1)
     assert f"Attached GPUs                             : {count}\n" in text

@@ -44,9 +44,7 @@ def test_a_fabric_that_came_up_between_two_captures_is_no_contradiction() -> Non
     [
         (ACTION.format("Bus Reset"), "bus reset"),  # an action that no known driver has
         (ACTION.format("Unknown Error"), None),
-        (STATUS.format("Yes", "Yes"), "reset"),
         (STATUS.format("No", "N/A"), None),
-        (STATUS.format(DEPRECATED, DEPRECATED), None),
         (ACTION.format("None") + STATUS.format("Yes", "No"), "reset"),  # of two, the worse
         (ACTION.format("Reboot") + STATUS.format("Yes", "No"), "reboot"),
         (ACTION.format("Reset") + STATUS.format(DEPRECATED, DEPRECATED), "reset"),
@@ -54,10 +52,6 @@ def test_a_fabric_that_came_up_between_two_captures_is_no_contradiction() -> Non
 )
 def test_the_recovery_action_is_the_worse_of_what_is_reported(lines: str, expected: str | None) -> None:
     assert read(GPU + lines).gpus[0].recovery_action == expected
-
-
-def test_a_reason_stands_for_an_action_that_is_not_given() -> None:
-    assert read(GPU + STATUS.format("N/A", "N/A")).missing["gpus[0].recovery_action"] == "N/A"
 
 
 def test_a_value_that_is_refused_until_the_reset_shows_it_and_not_of_other_cards() -> None:

@@ -72,15 +72,11 @@ def test_any_style_of_paste_gives_the_cells_of_the_text(
     assert machine.unread == ()
 
 
-@given(matrices.matrices(), st.sampled_from([80, 100, 132]), st.sampled_from([40, 173]))
-def test_a_wrapped_terminal_gives_the_cells_of_the_text(matrix: Invented, width: int, run: int) -> None:
-    text = matrices.wrapped(matrices.spaced(matrix), width, run)
-    assert_same(read_text("\n".join(text), origin="paste"), matrix)
-
-
-@given(matrices.matrices(), st.sampled_from([80, 100]))
-def test_lines_broken_by_a_terminal_give_the_cells_of_the_text(matrix: Invented, width: int) -> None:
-    text = matrices.broken(matrices.spaced(matrix), width)
+@given(matrices.matrices(), st.sampled_from([80, 100]), st.sampled_from([matrices.wrapped, matrices.broken]))
+def test_lines_that_a_terminal_wrapped_or_broke_give_the_cells_of_the_text(
+    matrix: Invented, width: int, terminal: Callable[[list[str], int], list[str]]
+) -> None:
+    text = terminal(matrices.spaced(matrix), width)
     assert_same(read_text("\n".join(text), origin="paste"), matrix)
 
 
