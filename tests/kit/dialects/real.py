@@ -25,9 +25,6 @@ class _Model:
 
 _MODELS = {
     "1070": _Model("GeForce GTX 1070", "1b81", 8117, 3, "GP104"),
-    "K80": _Model("Tesla K80", "102d", 11441, 3, "GK210GL"),
-    "M60": _Model("Tesla M60", "13f2", 8129, 3, "GM204GL"),
-    "P100": _Model("Tesla P100-SXM2-16GB", "15f9", 16280, 3, "GP100GL"),
     "V100": _Model("Tesla V100-SXM2-16GB", "1db1", 16160, 3, "GV100GL"),
     "A100": _Model("NVIDIA A100-SXM4-40GB", "20b0", 40960, 4, "GA100"),
     "GH200": _Model("NVIDIA GH200 480GB", "2342", 97871, 5, "GH100"),
@@ -182,9 +179,6 @@ _TWICE = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
 
 MACHINES: dict[str, Machine] = {
     "7 GTX 1070 on x1 risers": _box("1070", [[_gpus(0, 1, 2), _gpus(3, 4, 5, 6)]], width=1),
-    "4 GPUs of two K80": _box("K80", [[_gpus(0, 1), _gpus(2, 3)]], cpus=12),
-    "4 GPUs of two M60": _box("M60", [[_gpus(0, 1)], [_gpus(2, 3)]], cpus=12),
-    "DGX-1 P100": _box("P100", _DGX1, nvlinks=dict.fromkeys([*_CUBE, *_ACROSS], 1)),
     "DGX-1 V100": _box(
         "V100", _DGX1, nvlinks=dict.fromkeys([*_CUBE, *_ACROSS], 1) | dict.fromkeys(_TWICE, 2)
     ),
