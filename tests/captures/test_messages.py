@@ -141,6 +141,14 @@ def test_the_status_of_nccls_ras_client_is_read_without_the_addresses_of_hosts()
     assert "10.0.0.1" not in found.says
 
 
+def test_a_long_text_ends_between_two_words() -> None:
+    words = " ".join(f"word{number}" for number in range(100))
+    (event,) = read(f"CUDA out of memory. {words}\n").kernel_events
+    *whole, last = event.text.split(" ")
+    assert (last, f"CUDA out of memory. {words} ".startswith(" ".join([*whole, ""]))) == ("...", True)
+    assert 280 < len(event.text) <= 300
+
+
 def test_a_part_that_is_refused_is_reported_next_to_an_error() -> None:
     machine = read("GPU0 GPU1\nGPU0 X PIX\nGPU1 PHB X\nCUDA out of memory. Tried to allocate 2 GiB\n")
     ids = {one.id: one.says for one in find(machine)}

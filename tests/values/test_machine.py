@@ -1,6 +1,5 @@
 import itertools
 
-import msgspec
 import pytest
 
 from gputopo.topology import without_identities
@@ -40,18 +39,6 @@ def test_a_link_is_found_in_either_order() -> None:
     assert machine.link(1, 3) is link
     assert machine.link(0, 3) is None
     assert machine.link(1, 1) is None
-
-
-def test_absent_facts_are_null_and_not_zero() -> None:
-    built = msgspec.to_builtins(Gpu(index=0))
-    assert built["memory_mib"] == {"total": None, "used": None, "free": None}
-    assert built["clocks_mhz"]["memory"] == {
-        "now": None,
-        "max": None,
-        "application": None,
-        "default_application": None,
-        "boost": None,
-    }
 
 
 def test_identities_are_left_out_and_all_else_stays() -> None:

@@ -1,7 +1,7 @@
 """A Machine as nvbandwidth 0.5 to 0.10 prints it, as text and as JSON.
 
 Tests and directions are from its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow in a heading is not
-the direction of the copy (in a read test, the row's GPU reads from the column's GPU), so all arrows are alike.
+the direction of the copy (in a read test, the row reads from the column), so all arrows are alike.
 """
 
 import json

@@ -1,5 +1,3 @@
-from itertools import pairwise
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -8,7 +6,6 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.batches import (
     as_typed,
     batch_words,
-    batches_of,
     plain,
     read_batch_size,
     require_one_each,
@@ -26,12 +23,6 @@ def test_shares_are_within_one_example_of_proportional(speeds: list[float], each
     assume(min(exact) >= 1)
     for share, proportional in zip(shares(total, speeds), exact, strict=True):
         assert abs(share - proportional) < 1 + 1e-6
-
-
-@given(SPEEDS, st.integers(1, 2048))
-def test_a_faster_device_has_no_fewer_examples(speeds: list[float], each: int) -> None:
-    by_speed = sorted(zip(speeds, shares(each * len(speeds), speeds), strict=True))
-    assert all(a <= b for (slow, a), (fast, b) in pairwise(by_speed) if slow < fast)
 
 
 @given(SPEEDS, st.integers(1, 2048), st.integers(0, 15), st.floats(1.0, 10.0))
@@ -82,15 +73,6 @@ def test_what_is_no_batch_is_refused() -> None:
         with pytest.raises(UsageError) as refused:
             read_batch_size("--batch-size", text)
         assert what in refused.value.what
-
-
-@given(st.text(max_size=20))
-def test_any_text_is_a_batch_or_a_usage_error(text: str) -> None:
-    try:
-        found = read_batch_size("--batch-size", text)
-    except UsageError:
-        return
-    assert found == "auto" or min(batches_of(found, 1)) >= 1
 
 
 def test_a_list_has_one_number_for_each_device() -> None:

@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,8 +40,3 @@ def test_the_devices_in_an_error_of_tensorflow_have_their_names() -> None:
     text = "OOM on /job:worker/replica:0/task:1/device:GPU:1 by allocator GPU_1_bfc"
     assert with_names(text, hosts) == "OOM on n2 GPU 1 by allocator GPU_1_bfc"
     assert with_names(text, gpu_devices(2)) == text
-
-
-@pytest.mark.parametrize("place", ["", "/GPU", "worker", "/job:worker/task:x/device:GPU:0"])
-def test_what_is_no_place_stays_as_it_is(place: str) -> None:
-    assert place_name(place, on_hosts(gpu_devices(1), gpu_devices(1))) == place
