@@ -294,10 +294,3 @@ def test_a_fact_that_sources_show_together_is_not_missing() -> None:
     one = box("a", Gpu(index=0, name="A"), Gpu(index=1), missing={"gpus[*].name": "not reported"})
     two = box("b", Gpu(index=0), Gpu(index=1, name="B"), missing={"gpus[*].name": "not reported"})
     assert merge([one, two]).missing == {}
-
-
-def test_why_a_gpu_is_lost_is_kept_beside_a_capture_from_before() -> None:
-    lost = box("a", Gpu(index=0), Gpu(index=1, lost=True), missing={"gpus[1]": "GPU is lost"})
-    before = box("b", Gpu(index=0), Gpu(index=1))
-    for reported in ([lost, before], [before, lost]):
-        assert merge(reported).missing == {"gpus[1]": "GPU is lost"}

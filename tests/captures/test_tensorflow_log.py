@@ -66,10 +66,3 @@ def test_the_oldest_lines_are_read() -> None:
     (gpu,) = machine.gpus
     assert (gpu.name, gpu.pci_address, gpu.cuda_index) == ("GeForce GTX 1080", "0000:01:00.0", 0)
     assert (gpu.clocks_mhz.graphics.boost, gpu.memory_mib.total) == (1733, 8110)
-
-
-def test_peers_that_differ_by_direction_are_a_contradiction() -> None:
-    machine = read(samples.TF_2.replace("1:   Y N N", "1:   N N N"))
-    assert machine.links[0].p2p_read is None
-    facts = ["links[0-1].p2p_read", "links[0-1].p2p_write"]
-    assert [found.fact for found in machine.contradictions] == facts

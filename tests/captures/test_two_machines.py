@@ -68,12 +68,6 @@ def test_a_recording_without_a_fingerprint_is_merged_with_a_warning(
     assert words in warning.says
 
 
-def test_captures_of_other_tools_need_no_fingerprint(tmp_path: Path) -> None:
-    (path, _) = recordings(tmp_path, None, None)
-    (tmp_path / "topo.txt").write_text("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n")
-    assert find(load([path, str(tmp_path / "topo.txt")])) == ()
-
-
 def test_files_that_disagree_are_called_by_their_names(tmp_path: Path) -> None:
     paths = recordings(tmp_path, "1f", "1f", limits=(180.0, 300.0))
     (finding,) = find(load(paths))

@@ -218,15 +218,6 @@ def test_speeds_have_the_unit_of_their_runs_and_other_units_are_not_compared() -
     assert "steps/sec" in text
 
 
-def test_runs_under_the_same_other_conditions_are_one_observation() -> None:
-    conditions = [["a power cap", f"{BUSY} ({batch}%)"] for batch in range(8, 16)]
-    runs = [run(90, batch_per_gpu=n, conditions=words) for n, words in enumerate(conditions)]
-    assert says(runs, "conditions.other") == [
-        "8 runs (resnet50): a power cap.",
-        f"8 runs (resnet50): {BUSY}.",
-    ]
-
-
 def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     now = [run(85)]
     (same,) = against(now, [run(100)])

@@ -43,14 +43,6 @@ def test_an_error_of_the_whole_run_belongs_to_the_test_that_was_running() -> Non
     assert not bandwidth.complete
 
 
-def test_a_test_that_failed_alone_does_not_end_the_run() -> None:
-    failed = {"name": "device_to_host_memcpy_ce", "status": "Error", "error": "[CUDA_ERROR_UNKNOWN] unknown"}
-    for cases in ([H2D, failed], [failed, H2D]):
-        _, bandwidth = read(nvbandwidth.json_of_cases(cases))
-        assert bandwidth.complete
-        assert len(bandwidth.failures) == 1
-
-
 @pytest.mark.parametrize("cell", ["-1", "inf", "x y"])
 def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     machine, bandwidth = read(

@@ -36,14 +36,6 @@ def test_where_the_version_is_unknown_the_row_is_the_source_and_a_note_states_it
     assert not any("which version" in note for note in (*known.notes, *alone.notes))
 
 
-def test_what_else_a_heading_says_is_not_taken_for_the_state_of_p2p() -> None:
-    words = "Bandwidth Matrix (ACS disabled, all links x16)"
-    found = samples(p2p.matrix(f"Unidirectional P2P=Enabled {words}", RATES))
-    assert rates(found, "p2p_direct")["gpu:0", "gpu:1"] == 11.25
-    staged = samples(p2p.matrix(f"Unidirectional P2P=Disabled {words}", RATES))
-    assert rates(staged, "p2p_staged")["gpu:0", "gpu:1"] == 11.25
-
-
 def test_a_list_and_a_matrix_that_differ_are_a_contradiction_and_no_status() -> None:
     text = p2p.head(NAMES, ACCESS).replace(
         "Device=0 CAN Access Peer Device=1", "Device=0 CANNOT Access Peer Device=1"
@@ -117,15 +109,6 @@ def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() ->
     assert "'no CUDA-capable device is detected'" in told.not_measured[0].reason
     assert (*machine.gpus, *told.samples, *machine.unread) == ()
     assert not told.complete
-
-
-def test_an_error_after_a_matrix_is_told_and_the_matrix_kept() -> None:
-    machine = read(p2p.matrix(ENABLED, RATES) + ERROR)
-    told = there(machine.bandwidth)
-    assert len(told.samples) == 9
-    assert "no CUDA-capable device" in told.not_measured[0].reason
-    assert not told.complete
-    assert machine.unread == ()
 
 
 @pytest.mark.parametrize("cut", ["    2 ", "    2  15.00  16."])

@@ -40,7 +40,7 @@ def _of_bandwidth_test(machine: Machine, random: Random) -> tuple[Machine, str]:
     one = Machine(source="x", gpus=(Gpu(index=0, name="NVIDIA A100-SXM4-80GB"),))
     era = bandwidthtest.ERAS["CUDA 12"]
     written = bandwidthtest.measure(one, era, measured.numbers(random, 0.1, 99_999), "range")
-    return written, bandwidthtest.text(written, era, one.gpus, "range")
+    return written, bandwidthtest.text(written, era, one.gpus[0], "range")
 
 
 PROGRAMS: dict[str, Write] = {
@@ -151,7 +151,7 @@ def test_runs_of_bandwidthtest_on_each_gpu_of_several_hosts_are_of_both() -> Non
     ]
     for hidden in (False, True):
         outputs = [
-            "".join(bandwidthtest.text(one, era, [gpu], hidden=hidden) for gpu in gpus) for one in written
+            "".join(bandwidthtest.text(one, era, gpu, hidden=hidden) for gpu in gpus) for one in written
         ]
         machine, bandwidth = read(several_runs.FORMS["rules"](outputs))
         expected = [s for at, one in enumerate(written, 1) for s in several_runs.of_run(one, f"node{at}")]

@@ -10,7 +10,6 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests import there
 from tests.captures import samples
-from tests.report.shown import answer_of
 
 REFUSED = "Unable to retrieve NVLink information as all links are inactive"
 
@@ -35,17 +34,6 @@ def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
     (found,) = [one for one in find(server) if one.id == "nvlink.down"]
     assert (found.subject.text, found.severity) == ("gpu:7", "error")
     assert "0 of 12 NVLinks up" in found.says
-
-
-def test_a_gpu_that_does_not_answer_is_lost_and_named_by_what_its_line_shows() -> None:
-    list_of = "GPU 0: NVIDIA H200 (UUID: GPU-0a)\n"
-    for line, named in (("GPU 0000:41:00.0", "GPU 0000:41:00.0"), ("GPU2: 0000:41:00.0", "GPU 2")):
-        machine = read_text(
-            f"{list_of}Unable to determine the device handle for {line}: Unknown Error\n", origin="x"
-        )
-        (found,) = [one for one in find(machine) if one.severity != "info"]
-        assert found.id == "gpu.lost"
-        assert f"1 fine, {named} is lost" in answer_of(machine, found)
 
 
 def test_errors_of_nvlink_5_that_were_not_corrected_are_found_and_the_rest_is_known() -> None:

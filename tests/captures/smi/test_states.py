@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import merge, read_text
+from gputopo.captures import read_text
 from gputopo.values.machine import Fabric, Machine
 
 GPU = "GPU 00000000:01:00.0\n    Product Name : NVIDIA H100 80GB HBM3\n"
@@ -30,13 +30,6 @@ def test_a_card_without_nvswitches_has_the_reason() -> None:
         assert machine.gpus[0].fabric == Fabric()
         for name in ("state", "status", "health"):
             assert machine.missing[f"gpus[0].fabric.{name}"] == reason
-
-
-def test_a_fabric_that_came_up_between_two_captures_is_no_contradiction() -> None:
-    before, after = (
-        read(f"{GPU}    Fabric\n        State : {state}\n") for state in ("In Progress", "Completed")
-    )
-    assert merge([before, after]).contradictions == ()
 
 
 @pytest.mark.parametrize(

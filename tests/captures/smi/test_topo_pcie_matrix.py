@@ -36,14 +36,6 @@ def test_a_whole_matrix_without_nvlinks_states_that_there_are_none(text: str) ->
     assert nvlinks(read(text)) == [0, 0, 0]
 
 
-def test_a_matrix_that_neither_command_nor_legend_explains_reports_nothing_of_nvlinks() -> None:
-    machine = read(PCIE)
-    assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
-    assert nvlinks(machine) == [None, None, None]
-    assert "neither a command nor a legend" in machine.missing["links[*].nvlinks"]
-    assert nvlinks(read(WHOLE)) == [4, 0, 0]
-
-
 @pytest.mark.parametrize("texts", [(WHOLE, PCIE), (PCIE, WHOLE)])
 def test_without_command_and_legend_it_adds_to_a_source_that_shows_nvlinks(texts: tuple[str, str]) -> None:
     machine = merge([read(text) for text in texts])

@@ -7,7 +7,6 @@ import pytest
 from gputopo.captures import limited_time, read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
-from tests import there
 
 WITH_NIC = "GPU0 GPU1 NIC0\nGPU0 X PIX SYS\nGPU1 PIX X SYS\nNIC0 SYS SYS X\n\nNIC Legend:\n"
 
@@ -61,13 +60,6 @@ def test_an_unknown_cell_takes_its_link_away_and_the_others_stay() -> None:
     assert machine.missing["links[0-1].hop"] == "neither of its two cells could be read"
     assert [(u.line, u.text) for u in machine.unread] == [(2, "GPU0-GPU1: WAT"), (3, "GPU1-GPU0: WAT")]
     assert len(machine.links) == 2
-
-
-def test_one_readable_cell_of_a_pair_is_enough_and_the_other_is_noted() -> None:
-    machine = read_text("GPU0 GPU1 GPU2\nGPU0 X PH SYS\nGPU1 PHB X SYS\nGPU2 SYS SYS X", origin="x")
-    link = there(machine.link(0, 1))
-    assert link.hop is Hop.PHB
-    assert [u.text for u in machine.unread] == ["GPU0-GPU1: PH (looks like a cut PHB)"]
 
 
 def test_a_row_of_a_nic_with_a_lost_cell_is_not_used_at_all() -> None:
