@@ -38,6 +38,11 @@ def pairs(test: str, arrow: str = "->") -> str:
     return nvbandwidth.table(test, f"memcpy CE GPU(row) {arrow} GPU(column) bandwidth (GB/s)", PAIRS)
 
 
+def test_kernels_in_both_directions_have_only_their_total_up_to_version_0_5() -> None:
+    found = numbers(pairs("device_to_device_bidirectional_memcpy_read_sm", "<->"))
+    assert found["bidirectional", "gpu:0", "gpu:1"] == 21.25
+
+
 def test_host_names_of_mpi_processes_are_dropped() -> None:
     text = "Process  0 (myhost): device 0: NVIDIA GB200 (00000008:01:00)\n"
     assert "myhost" not in repr(read(text + host("host_to_device_memcpy_ce"))[0])

@@ -30,10 +30,9 @@ def _of_p2p(machine: Machine, random: Random) -> tuple[Machine, str]:
 
 
 def _of_nvbandwidth(machine: Machine, random: Random) -> tuple[Machine, str]:
-    version = (0, 8)
-    cases = [case for case in nvbandwidth.cases(version) if "_ce" in case.name]
-    written = nvbandwidth.measure(machine, version, cases, measured.numbers(random))
-    return written, nvbandwidth.text(written, version, cases)
+    cases = [case for case in nvbandwidth.CASES if "_ce" in case.name]
+    written = nvbandwidth.measure(machine, cases, measured.numbers(random))
+    return written, nvbandwidth.text(written, (0, 8), cases)
 
 
 def _of_bandwidth_test(machine: Machine, random: Random) -> tuple[Machine, str]:

@@ -1,4 +1,4 @@
-"""A Machine as nvbandwidth 0.5 to 0.10 prints it, as text and as JSON.
+"""A Machine as nvbandwidth 0.8 and 0.10 print it, as text and as JSON.
 
 Tests and directions are from its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow in a heading is not
 the direction of the copy (in a read test, the row reads from the column), so all arrows are alike.
@@ -32,7 +32,7 @@ Version = tuple[int, int]
 Form = Literal["text", "json"]
 Rows = Sequence[Sequence[float | None]]  # None: N/A
 
-VERSIONS: tuple[Version, ...] = ((0, 5), (0, 8), (0, 10))
+VERSIONS: tuple[Version, ...] = ((0, 8), (0, 10))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class Case:
     method: Method
     heading: str
     group: str | None = None
-    since: Version = (0, 5)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -70,10 +69,9 @@ def _both(
     of_host = "host" in (source, destination)
     heading = f"memcpy {{}} {'CPU' if of_host else 'GPU'}(row) -> GPU(column) bandwidth (GB/s)"
     engine: Method = "copy_engine_read" if "_read" in name else "copy_engine"
-    since_sm = (0, 7) if of_host and group == "case column" else (0, 5)
     return [
         Case(f"{name}_ce", kind, source, destination, engine, heading.format("CE"), group),
-        Case(f"{name}_sm", kind, source, destination, kernel, heading.format("SM"), group, since_sm),
+        Case(f"{name}_sm", kind, source, destination, kernel, heading.format("SM"), group),
     ]
 
 
@@ -103,7 +101,7 @@ _SM_LAST = [
     Case("device_to_device_latency_sm", "latency", "column", "row", "kernel_read",
          "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)"),
     Case("device_local_copy", "d2d_local", "column", "column", "copy_engine",
-         "memcpy local GPU(column) bandwidth (GB/s)", since=(0, 7)),
+         "memcpy local GPU(column) bandwidth (GB/s)"),
 ]  # fmt: skip
 CASES = [
     *(case for case in _ALL if case.name.endswith("_ce")),
@@ -112,14 +110,9 @@ CASES = [
 ]
 
 
-def cases(version: Version) -> list[Case]:
-    """Return the testcases of a version, in the order in which they run."""
-    return [case for case in CASES if case.since <= version]
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One matrix of a testcase. `part`: for bidirectional tests between GPUs since 0.6."""
+    """One matrix of a testcase. `part`: for bidirectional tests between GPUs."""
 
     case: Case
     part: str = ""  # Read1, Read2, Write1, Write2, Total
@@ -136,22 +129,19 @@ class _Table:
         return words.replace(" bandwidth", f" {self.part} bandwidth") if self.part else words
 
 
-def _tables(case: Case, version: Version) -> list[_Table]:
-    if "device_to_device_bidirectional" not in case.name or version < (0, 6):
+def _tables(case: Case) -> list[_Table]:
+    if "device_to_device_bidirectional" not in case.name:
         return [_Table(case)]
     word = "Read" if "_read_" in case.name else "Write"
     return [_Table(case, f"{word}1"), _Table(case, f"{word}2"), _Table(case, "Total")]
 
 
-def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Copied:
+def _blank(table: _Table, row: Gpu, column: Gpu) -> Copied:
     """Return the sample that a cell would have, without its number."""
     case = table.case
     names = {"row": f"gpu:{row.index}", "column": f"gpu:{column.index}"}
     source, destination = case.source, case.destination
-    # Kernels between two GPUs in both directions: up to 0.5, the bytes of both directions together.
-    by_kernel = case.name.endswith("_sm")
-    together = case.is_of_pairs and "bidirectional" in case.name and version < (0, 6) and by_kernel
-    if table.part == "Total" or together:
+    if table.part == "Total":
         return CopyRate(
             kind="bidirectional",
             source=End(names["row"]),
@@ -180,12 +170,12 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Copied:
     )
 
 
-def _cells(machine: Machine, table: _Table, version: Version) -> Iterator[list[Copied | None]]:
+def _cells(machine: Machine, table: _Table) -> Iterator[list[Copied | None]]:
     """Return the samples of the cells, by row; None: N/A."""
     gpus = measured.by_cuda_number(machine)
     for row in gpus if table.case.is_of_pairs else gpus[:1]:
         yield [
-            _blank(table, version, row, column) if _is_measured(machine, table.case, row, column) else None
+            _blank(table, row, column) if _is_measured(machine, table.case, row, column) else None
             for column in gpus
         ]
 
@@ -212,14 +202,14 @@ def waives(machine: Machine, case: Case) -> bool:
     return case.needs_peers and not any(link.p2p_read == "OK" for link in machine.links)
 
 
-def measure(machine: Machine, version: Version, chosen: Iterable[Case], numbers: measured.Numbers) -> Machine:
-    """Return the machine with the samples of these tests of a version."""
+def measure(machine: Machine, chosen: Iterable[Case], numbers: measured.Numbers) -> Machine:
+    """Return the machine with the samples of these tests."""
     samples = [
         measured.with_number(blank, _exact(numbers() * _factor(case)))
         for case in chosen
         if not waives(machine, case)
-        for table in _tables(case, version)
-        for row in _cells(machine, table, version)
+        for table in _tables(case)
+        for row in _cells(machine, table)
         for blank in row
         if blank is not None
     ]
@@ -231,13 +221,13 @@ def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Cas
     """Return what a version prints of a machine. Without addresses, GPUs are in CUDA's order."""
     waived = [case for case in chosen if waives(machine, case)]
     run = [case for case in chosen if case not in waived]
-    lists = version < (0, 10) if form == "text" else version >= (0, 8)
+    lists = version < (0, 10) or form == "json"
     named = form == "json"
     refused = lists and named and any(c.is_of_pairs and c.kind != "latency" for c in waived)
     gpus = machine.gpus
-    if not lists or version < (0, 6):
+    if not lists:
         assert all(gpu.cuda_index is None for gpu in gpus)
-        gpus = tuple(Gpu(index=gpu.index, name=gpu.name if lists else None) for gpu in gpus)
+        gpus = tuple(Gpu(index=gpu.index) for gpu in gpus)
     assert machine.bandwidth is not None
     return Machine(
         source=SOURCE,
@@ -249,7 +239,7 @@ def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Cas
             samples=Samples(machine.bandwidth.samples),
             not_measured=(
                 *(_waived(case, named) for case in waived),
-                *(one for case in run for one in _absent(machine, case, version)),
+                *(one for case in run for one in _absent(machine, case)),
             ),
             driver_version=machine.driver.version,
             cuda_version=machine.driver.cuda_version,
@@ -265,54 +255,36 @@ def _waived(case: Case, named: bool) -> NotMeasured:
     )
 
 
-def _absent(machine: Machine, case: Case, version: Version) -> Iterator[NotMeasured]:
+def _absent(machine: Machine, case: Case) -> Iterator[NotMeasured]:
     """Return what the N/A cells of a test are read as, except the cells of a GPU with itself."""
-    rows = list(_cells(machine, _tables(case, version)[-1], version))
+    rows = list(_cells(machine, _tables(case)[-1]))
     absent = sum(cell is None for row in rows for cell in row)
     if absent := absent - (len(rows) if case.is_of_pairs else 0):
         why = "no peer access between these GPUs" if case.is_of_pairs else "the tool gives N/A"
         yield NotMeasured(what=f"{SOURCE} {case.name}: {absent} of its numbers", reason=why)
 
 
-def text(
-    machine: Machine,
-    version: Version,
-    chosen: Iterable[Case],
-    *,
-    verbose: bool = False,
-    perf: bool = False,
-) -> str:
-    """Return the whole output for the samples of a machine. `verbose`: -v. `perf`: --perfFormatter."""
+def text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str:
+    """Return the whole output for the samples of a machine."""
     number = ".".join(map(str, version)) + (".0" if version >= (0, 10) else "")
     lines = [f"nvbandwidth Version: v{number}", f"Built from Git version: v{number}", ""]
-    if version < (0, 6):
-        lines += ["NOTE: This tool reports current measured bandwidth on your system."]
-        lines += ["Additional system-specific tuning may be required to achieve maximal peak bandwidth.", ""]
     lines += [*_versions(machine, version), ""]
-    if version == (0, 8):
-        lines.append("some-host")
     if version < (0, 10):
         gpus = measured.by_cuda_number(machine)
-        lines += [*(f"Device {i}: {_device(gpu, version)}" for i, gpu in enumerate(gpus)), ""]
+        lines += ["some-host", *(f"Device {i}: {_device(gpu)}" for i, gpu in enumerate(gpus)), ""]
     pool = measured.Pool(machine)
     for case in chosen:
         if waives(machine, case):
             lines.append("Waived: ")
             continue
         lines.append(f"Running {case.name}.")
-        for table in _tables(case, version):
-            rows = _numbers(machine, pool, table, version)
-            if verbose:
-                lines += [f"\tSample {i}: Device 0 -> Device 1: {i + 0.5:.2f} GB/s" for i in range(3)]
-            unit = " -ns" if case.kind == "latency" else " +GB/s"
-            shown = matrix(table.heading, rows, table.key, perf=unit if perf else "", verbose=verbose)
-            lines += shown.splitlines()
+        for table in _tables(case):
+            lines += matrix(table.heading, _numbers(machine, pool, table), table.key).splitlines()
             if version >= (0, 10) and case.kind != "latency" and table.part in ("", "Total"):
                 lines.append(f"COEFFICIENT_OF_VARIATION {table.key} 0.01")
             lines.append("")
-    if version >= (0, 6):
-        lines += ["NOTE: The reported results may not reflect the full capabilities of the platform."]
-        lines += ["Performance can vary with software drivers, hardware clocks, and system topology.", ""]
+    lines += ["NOTE: The reported results may not reflect the full capabilities of the platform."]
+    lines += ["Performance can vary with software drivers, hardware clocks, and system topology.", ""]
     return "\n".join([*lines, ""])
 
 
@@ -328,18 +300,15 @@ def _versions(machine: Machine, version: Version) -> list[str]:
     ]
 
 
-def _device(gpu: Gpu, version: Version) -> str:
-    place = f" (0000{(gpu.pci_address or '').removesuffix('.0')})"
-    return f"{gpu.name}{place if version >= (0, 6) else ''}"
+def _device(gpu: Gpu) -> str:
+    return f"{gpu.name} (0000{(gpu.pci_address or '').removesuffix('.0')})"
 
 
-def _numbers(
-    machine: Machine, pool: measured.Pool, table: _Table, version: Version
-) -> list[list[float | None]]:
+def _numbers(machine: Machine, pool: measured.Pool, table: _Table) -> list[list[float | None]]:
     factor = _factor(table.case)
     return [
         [None if blank is None else _exact(pool.take(blank) / factor) for blank in row]
-        for row in _cells(machine, table, version)
+        for row in _cells(machine, table)
     ]
 
 
@@ -348,28 +317,15 @@ def table(name: str, heading: str, rows: Rows, *, empty: str = "N/A", key: str =
     return f"Running {name}.\n{matrix(heading, rows, key or name, empty=empty)}"
 
 
-def matrix(
-    heading: str,
-    rows: Rows,
-    key: str,
-    *,
-    empty: str = "N/A",
-    perf: str = "",
-    verbose: bool = False,
-) -> str:
-    """Return one matrix of the text with its SUM line. `perf`: the unit after `&&&& PERF` instead."""
+def matrix(heading: str, rows: Rows, key: str, *, empty: str = "N/A") -> str:
+    """Return one matrix of the text with its SUM line."""
     lines = [heading, "  " + "".join(f"{index:10d}" for index in range(len(rows[0])))]
     lines += [
         f"{index:2d}" + "".join(f"{empty:>10s}" if cell is None else f"{cell:10.2f}" for cell in row)
         for index, row in enumerate(rows)
     ]
-    known = [cell or 0.0 for row in rows for cell in row]
-    total = f"{sum(known):.2f}"
-    lines += ["", f"&&&& PERF {key} {total}{perf}" if perf else f"SUM {key} {total}"]
-    if verbose:
-        mean = sum(known) / max(1, sum(cell > 0 for cell in known))
-        lines += [f"MIN {key} {min(known):.2f}", f"MAX {key} {max(known):.2f}", f"AVG {key} {mean:.2f}"]
-    return "\n".join([*lines, ""]) + "\n"
+    total = sum(cell or 0.0 for row in rows for cell in row)
+    return "\n".join([*lines, "", f"SUM {key} {total:.2f}", ""]) + "\n"
 
 
 def json_text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str:
@@ -380,18 +336,16 @@ def json_text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str
         if waives(machine, case):
             found.append({"name": case.name, "status": "Waived"})
             continue
-        tables = _tables(case, version)
-        parts = [_numbers(machine, pool, table, version) for table in tables]
+        tables = _tables(case)
+        parts = [_numbers(machine, pool, table) for table in tables]
         rows = [["N/A" if cell is None else cell for cell in row] for part in parts for row in part]
         total = sum(cell or 0.0 for row in parts[-1] for cell in row)
         found.append(json_case(case.name, rows, sum=total, bandwidth_description=tables[-1].heading))
-    devices = [
-        f"{i}: {_device(gpu, version)}: (some-host)" for i, gpu in enumerate(measured.by_cuda_number(machine))
-    ]
+    devices = [f"{i}: {_device(gpu)}: (some-host)" for i, gpu in enumerate(measured.by_cuda_number(machine))]
     runtime, _, driver = _versions(machine, (0, 8))
     head: dict[str, Any] = {"CUDA Runtime Version": int(runtime.rpartition(" ")[2])}
     head |= {"Driver Version": driver.rpartition(" ")[2]}
-    head |= {"GPU Device list": devices} if version >= (0, 8) else {}
+    head |= {"GPU Device list": devices}
     number = "v" + ".".join(map(str, version))
     return json_document(head | {"git_version": number, "testcases": found, "version": number})
 
