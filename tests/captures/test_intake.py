@@ -143,8 +143,3 @@ def test_a_document_in_prose_is_read_alone_and_beside_another() -> None:
     assert again.contradictions == ()
     both = read(f"{XML}\n{MATRIX}")
     assert (both.gpus[0].pci_address, both.gpus[0].cpu_affinity) == ("0000:05:00.0", "0-7")
-
-
-def test_line_numbers_stay_those_of_the_text() -> None:
-    machine = read(f"{PEERS}\n$ nvidia-smi topo -m\n{MATRIX}GPU1 is the slow one\n")
-    assert [(one.line, one.text) for one in machine.unread] == [(14, "GPU1 is the slow one")]

@@ -94,11 +94,3 @@ def test_the_lines_are_counted_and_the_finding_has_them() -> None:
     assert [(one.read, one.known, one.not_understood) for one in machine.lines] == [(6, 0, 1)]
     (unread,) = (one for one in find(machine) if one.id == "capture.unread")
     assert unread.says == "1 line not understood in nvidia-smi topo: line 7"
-
-
-def test_a_flood_is_counted_and_listed_in_part() -> None:
-    machine = read(TOPO + "".join(f"{MARKER} {number}\n" for number in range(1200)))
-    assert [one.not_understood for one in machine.lines] == [1200]
-    assert len(machine.unread) == 1000
-    (unread,) = (one for one in find(machine) if one.id == "capture.unread")
-    assert unread.says.startswith("1200 lines not understood")

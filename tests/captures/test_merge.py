@@ -24,7 +24,6 @@ from gputopo.values.machine import (
     Pcie,
     PowerW,
     Throttle,
-    Unread,
     UtilizationPercent,
 )
 from gputopo.values.machine import Sample as GpuSample
@@ -246,30 +245,6 @@ def test_numa_nodes_are_joined_by_their_number() -> None:
     two = Machine(source="b", host=Host(numa_nodes=(NumaNode(index=0), NumaNode(index=8, memory_mib=5))))
     nodes = merge([one, two]).host.numa_nodes
     assert nodes == (NumaNode(index=0), NumaNode(index=8, cpus="64-127", memory_mib=5))
-
-
-def test_samples_unread_lines_and_earlier_contradictions_are_kept() -> None:
-    old = Contradiction(fact="gpus", said={"x": "1 GPUs"})
-    first = CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=6.0)
-    second = CopyRate(kind="d2h", source=End("gpu:0"), destination=End("host"), median_gb_per_s=6.5)
-    one = Machine(
-        source="a",
-        bandwidth=Bandwidth(source="bandwidthTest", samples=Samples((first,))),
-        contradictions=(old,),
-    )
-    two = Machine(
-        source="b",
-        bandwidth=Bandwidth(
-            source="nvbandwidth", samples=Samples((first, second)), driver_version="550.54.15"
-        ),
-        unread=(Unread(source="b", line=1, text="?"),),
-    )
-    merged = merge([one, two])
-    assert merged.bandwidth == Bandwidth(
-        source="bandwidthTest + nvbandwidth", samples=Samples((first, second)), driver_version="550.54.15"
-    )
-    assert merged.contradictions == (old,)
-    assert merged.unread == two.unread
 
 
 PART = "only a part of the reasons is reported"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gputopo.captures import read_bytes, read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-from tests.captures.samples import ALL, NCCL, TOPO, in_turn
+from tests.captures.samples import ALL, NCCL, in_turn
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -28,12 +28,6 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 def test_a_packed_capture_reads_as_the_plain_one(name: str, kind: str) -> None:
     data = PACKERS[kind](ALL[name].encode())
     assert read_bytes(data, origin="x") == read_text(ALL[name], origin="x")
-
-
-def test_members_are_joined() -> None:
-    half = len(TOPO) // 2
-    data = gzip.compress(TOPO[:half].encode()) + gzip.compress(TOPO[half:].encode())
-    assert read_bytes(data, origin="x") == read_text(TOPO, origin="x")
 
 
 def test_a_text_that_is_too_long_is_refused_before_it_is_unpacked() -> None:

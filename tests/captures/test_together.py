@@ -72,16 +72,6 @@ def test_one_machine_gathers_what_each_capture_knows() -> None:
     assert merged.host.acs == "on"
 
 
-def test_a_difference_is_reported_with_both_sources() -> None:
-    far = read_text(samples.TOPO.replace("PIX", "PHB"), origin="x")
-    reads = read_text(samples.P2P.replace("\tOK\t", "\tNS\t"), origin="x")
-    merged = merge([far, read("lspci -vvv"), read("TensorFlow 2"), reads])
-    assert [(found.fact, found.said) for found in merged.contradictions] == [
-        ("links[0-1].hop", {"nvidia-smi topo": "PHB", "lspci -vvv": "PIX"}),
-        ("links[0-1].p2p_read", {"tensorflow log": "OK", "nvidia-smi topo -p2p": "NOT_SUPPORTED"}),
-    ]
-
-
 def test_tools_that_list_differently_many_network_cards_do_not_contradict_one_another() -> None:
     more = re.sub("05.0  Intel.*", "05.0  Intel Corporation Ethernet Controller X710", samples.LSPCI_TREE)
     assert merge([read("topo"), read_text(more, origin="x")]).contradictions == ()

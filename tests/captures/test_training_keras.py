@@ -2,7 +2,6 @@
 
 import pytest
 
-from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from tests.captures.samples import runs_in
 
@@ -102,9 +101,3 @@ def test_horovod_has_its_total_and_the_standard_error_of_its_iterations() -> Non
     assert run.uncertainty == pytest.approx(5.5 / 1.96 / 2)
     cut = the_run(HOROVOD[: HOROVOD.index("Img/sec per GPU")])
     assert (cut.images_per_sec, cut.reason, cut.n_gpus) == (None, "the log ends before its total", 4)
-
-
-@pytest.mark.parametrize("text", ["Epoch 1/3\nloss 0.3\n", "100% 100/100 [00:12<00:00, 8.1it/s]\n"])
-def test_other_programs_are_not_taken_for_keras(text: str) -> None:
-    with pytest.raises(InputError, match="is not a training log"):
-        runs_in(text)

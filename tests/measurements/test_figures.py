@@ -53,11 +53,6 @@ def test_repeats_are_one_cell_and_the_same_file_counts_once() -> None:
     assert cell.images_per_sec == pytest.approx(308 / 3)
 
 
-def test_contradictory_repeats_are_named() -> None:
-    (words,) = says([run(100), run(150)], "repeats.contradict")
-    assert "100 to 150 images/sec" in words
-
-
 @pytest.mark.parametrize(
     ("difference", "refused"),
     [
@@ -172,13 +167,6 @@ def test_a_spoilt_cell_has_its_figure_and_no_verdict(spoilt: dict[str, Any]) -> 
     assert not study.has_regression
     (cell,) = cells_of([bad[0], run(120)])  # repeated, so the spoilt one does not count
     assert (cell.images_per_sec, cell.spoilt) == (120, None)
-
-
-def test_the_first_line_on_a_single_run_says_what_others_used() -> None:
-    busy = run(100, conditions=[f"{BUSY} (other programs used 90% of the CPU)"])
-    assert study_of([busy], title="t").headline == (
-        "NOT RELIABLE: other programs used 90% of the CPU. Repeat."
-    )
 
 
 def test_slow_input_is_a_bottleneck() -> None:

@@ -32,15 +32,6 @@ def test_a_link_is_written_low_index_first() -> None:
             Link(a=a, b=b)
 
 
-def test_a_link_is_found_in_either_order() -> None:
-    link = Link(a=1, b=3, hop=Hop.PHB)
-    machine = Machine(source="x", links=(Link(a=0, b=1), link))
-    assert machine.link(3, 1) is link
-    assert machine.link(1, 3) is link
-    assert machine.link(0, 3) is None
-    assert machine.link(1, 1) is None
-
-
 def test_identities_are_left_out_and_all_else_stays() -> None:
     process = GpuProcess(pid=7, name="python", user="eve", memory_mib=3)
     machine = Machine(

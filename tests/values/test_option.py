@@ -16,7 +16,6 @@ from gputopo.values.option import (
     number_in,
     options_of,
     parameters_of,
-    require_choice,
     shown,
 )
 
@@ -35,13 +34,6 @@ MODELS = ("lenet", "overfeat", "googlenet", "resnet50", "resnet101", "resnet20",
 )
 def test_only_near_names_are_suggested(word: str, names: tuple[str, ...]) -> None:
     assert nearest(word, MODELS) == names
-
-
-def test_a_choice_is_given_back_and_another_value_names_all_choices() -> None:
-    assert require_choice("--format", "json", ("table", "json")) == "json"
-    with pytest.raises(UsageError) as caught:
-        require_choice("--format", "xml", ("table", "json"))
-    assert (caught.value.what, caught.value.hint) == ("--format cannot be 'xml'", "it takes table or json")
 
 
 def test_what_was_typed_is_shown_on_one_line_and_not_without_end() -> None:

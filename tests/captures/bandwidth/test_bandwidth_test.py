@@ -100,13 +100,6 @@ def test_a_run_without_its_last_line_ends_early(lost: str) -> None:
     assert not read(whole + whole.partition(" Device 0")[0])[1].complete
 
 
-def test_a_run_of_the_blogs_program_ends_with_pinned_memory_to_the_host() -> None:
-    ways = "  Host to Device bandwidth (GB/s): 2.4\n  Device to Host bandwidth (GB/s): 2.5\n"
-    pageable = f"Device: A\nTransfer size (MB): 16\n\nPageable transfers\n{ways}"
-    assert not read(pageable)[1].complete
-    assert read(f"{pageable}\nPinned transfers\n{ways}")[1].complete
-
-
 @pytest.mark.parametrize(("ending", "complete"), [("Result = FAIL\n", True), ("", False)])
 def test_a_run_that_cuda_ended_lacks_what_it_would_have_printed(ending: str, complete: bool) -> None:
     begun = written("A", RATES).partition("Result")[0]

@@ -17,7 +17,7 @@ from tests import there
 from tests.captures.samples import in_turn
 from tests.captures.samples import measured_of as read
 from tests.kit.dialects import nccl_tests
-from tests.kit.dialects.nccl_tests import ERAS, PROGRAMS, Written
+from tests.kit.dialects.nccl_tests import PROGRAMS, Written
 
 seeds = st.integers(0, 2**32)
 
@@ -39,13 +39,13 @@ def check(written: Written, text: str) -> Bandwidth:
     return bandwidth
 
 
-@pytest.mark.parametrize(("era", "program"), in_turn(ERAS, PROGRAMS))
-def test_each_version_is_read_back(era: str, program: str) -> None:
+@pytest.mark.parametrize(("per_iteration", "program"), in_turn([False, True], PROGRAMS))
+def test_each_program_is_read_back(per_iteration: bool, program: str) -> None:
     @settings(max_examples=1)
     @given(seeds)
     def run(seed: int) -> None:
-        written = nccl_tests.measure(Random(seed), ERAS[era], program)
-        check(written, nccl_tests.text(written, ERAS[era]))
+        written = nccl_tests.measure(Random(seed), program)
+        check(written, nccl_tests.text(written, per_iteration=per_iteration))
 
     run()
 
@@ -53,8 +53,8 @@ def test_each_version_is_read_back(era: str, program: str) -> None:
 @settings(max_examples=1)
 @given(seeds)
 def test_ranks_on_several_hosts_are_of_no_machine(seed: int) -> None:
-    written = nccl_tests.measure(Random(seed), ERAS["2025"], "all_reduce", hosts=3)
-    bandwidth = check(written, nccl_tests.text(written, ERAS["2025"]))
+    written = nccl_tests.measure(Random(seed), "all_reduce", hosts=3)
+    bandwidth = check(written, nccl_tests.text(written))
     assert {one.source for one in bandwidth.samples} == {HOSTS}
     assert any("3 hosts with" in note for note in bandwidth.notes)
 
@@ -74,8 +74,8 @@ def test_the_columns_of_2019_are_read() -> None:
 
 
 def all_reduce(seed: int = 1) -> tuple[Written, str]:
-    written = nccl_tests.measure(Random(seed), ERAS["2025"], "all_reduce")
-    return written, nccl_tests.text(written, ERAS["2025"])
+    written = nccl_tests.measure(Random(seed), "all_reduce")
+    return written, nccl_tests.text(written)
 
 
 @pytest.mark.parametrize("mark", ["0:", "nid001 0: "])
@@ -151,8 +151,8 @@ def test_lines_of_nccl_stand_among_the_rows() -> None:
 def test_the_log_shows_by_which_cards_and_how_hosts_are_joined(
     lines: tuple[str, ...], facts: tuple[str, ...]
 ) -> None:
-    written = nccl_tests.measure(Random(3), ERAS["2025"], "all_reduce", hosts=2)
-    text = nccl_tests.text(written, ERAS["2025"])
+    written = nccl_tests.measure(Random(3), "all_reduce", hosts=2)
+    text = nccl_tests.text(written)
     log = "\n".join(f"n1:71:99 [0] NCCL INFO {line}" for line in lines)
     bandwidth = check(written, f"{log}\n{text}")
     assert {one.nccl for one in bandwidth.samples.of(CollectiveRate)} == {facts}

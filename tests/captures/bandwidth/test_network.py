@@ -73,15 +73,6 @@ def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
     assert "10.1.0" not in repr(bandwidth)
 
 
-def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
-    texts = [network.perftest(Random(seed), Perftest(), [65536]) for seed in (1, 2)]
-    machine, bandwidth = read("".join(f"== n{at} ==\n{text}" for at, (text, _) in enumerate(texts, 1)))
-    assert [(one.run, one.median_gb_per_s) for one in bandwidth.samples.of(TransferRate)] == [
-        (f"n{at}", samples[0].value) for at, (_, samples) in enumerate(texts, 1)
-    ]
-    assert machine.unread == ()
-
-
 def test_a_table_without_its_title_is_refused() -> None:
     text, _ = network.perftest(Random(4), Perftest(), [65536])
     with pytest.raises(InputError, match="no result") as error:

@@ -174,10 +174,6 @@ def test_an_output_without_a_card_is_refused(text: str, says: str) -> None:
     assert says in refused(text).what
 
 
-def test_no_card_is_a_statement_where_the_output_reports_it() -> None:
-    assert parse(TOP.replace(": 2\n", ": 0\n")).gpus == ()
-
-
 def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> None:
     uuid = "GPU-8f6a3c1e-1234-4b1f-9d1c-2f3a4b5c6d7e"
     text = BOX.replace("    PCI\n", f"    Serial Number : 1322621075384\n    Odd Id : {uuid}\n    PCI\n", 1)

@@ -1,4 +1,4 @@
-"""A Machine as each version of nccl-tests prints it, as text.
+"""A Machine as nccl-tests of 2025 and 2026 prints it, as text.
 
 Columns and formats are from its sources (common.cu, util.cu and each operation's file).
 """
@@ -33,19 +33,6 @@ _OF_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
-class Era:
-    """The output of the versions of some time. `address`: the whole PCI address, not only the bus."""
-
-    per_iteration: bool = False  # four more columns
-
-
-ERAS: dict[str, Era] = {
-    "2025": Era(),
-    "2026": Era(per_iteration=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Written:
     """A run to be printed: the expected result of reading it, and its program."""
 
@@ -55,8 +42,8 @@ class Written:
     ranks: int
 
 
-def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Written:
-    """Return a run of a program with random sizes, times and wrong counts, as `era` can print it."""
+def measure(random: Random, program: str, *, hosts: int = 1) -> Written:
+    """Return a run of a program with random sizes, times and wrong counts."""
     gpus_each = random.randint(2, 9)
     ranks = hosts * gpus_each
     name = random.choice(("Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"))
@@ -129,7 +116,7 @@ def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: 
     )
     bandwidth = Bandwidth(source=SOURCE, samples=Samples((sample, replace(sample, in_place=True))))
     machine = Machine(source=SOURCE, bandwidth=bandwidth)
-    return text(Written(machine, program, hosts, hosts * gpus), ERAS["2025"])
+    return text(Written(machine, program, hosts, hosts * gpus))
 
 
 def _factor(program: str, ranks: int) -> float:
@@ -143,12 +130,12 @@ def _printed_us(us: float) -> float:
     return float(round(us)) if us >= 10_000 else round(us, 1) if us >= 100 else round(us, 2)
 
 
-def text(written: Written, era: Era) -> str:
-    """Return the output of the program."""
-    return "\n".join(_lines(written, era)) + "\n"
+def text(written: Written, *, per_iteration: bool = False) -> str:
+    """Return the output of the program. `per_iteration`: with four more columns, since 2026."""
+    return "\n".join(_lines(written, per_iteration)) + "\n"
 
 
-def _lines(written: Written, era: Era) -> Iterator[str]:
+def _lines(written: Written, per_iteration: bool) -> Iterator[str]:
     yield "# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22807"
     yield f"# Collective test starting: {written.program}_perf"
     sizes = "minBytes 1024 maxBytes 17179869184 step: 2(factor)"
@@ -157,13 +144,13 @@ def _lines(written: Written, era: Era) -> Iterator[str]:
     yield "# Using devices"
     yield from _ranks(written)
     yield "#"
-    yield from _header(written, era)
+    yield from _header(per_iteration)
     bandwidth = written.machine.bandwidth or Bandwidth(source=SOURCE)
     samples = bandwidth.samples.of(CollectiveRate)
     wrong = _wrong(written)
     for size in dict.fromkeys(one.bytes for one in samples):
         halves = [one for one in samples if one.bytes == size]
-        cells = "".join(_half(one, era, wrong.get(size or 0, 0)) for one in halves)
+        cells = "".join(_half(one, per_iteration, wrong.get(size or 0, 0)) for one in halves)
         yield f"{size:12d}  {(size or 0) // 4:12d}  {'float':>8}{_middle(written, halves[0])}{cells}"
     yield f"# Out of bounds values : {len(wrong)} {'FAILED' if wrong else 'OK'}"
     yield "# Avg bus bandwidth    : 12.3456 "
@@ -191,8 +178,8 @@ def _ranks(written: Written) -> Iterator[str]:
         yield f"#  Rank {rank:2d} Group  0 Pid {1000 + rank:6d} {on} [{address[:-2]}] {name}"
 
 
-def _header(written: Written, era: Era) -> Iterator[str]:
-    more = "   i_min    i_max    i_p99    i_cv%" if era.per_iteration else ""
+def _header(per_iteration: bool) -> Iterator[str]:
+    more = "   i_min    i_max    i_p99    i_cv%" if per_iteration else ""
     half = f"   time   algbw   busbw  #wrong{more}"
     yield "#                                 out-of-place                       in-place          "
     yield f"# {'size':>10}  {'count':>12}  {'type':>8}   redop    root{half}{half}"
@@ -205,9 +192,9 @@ def _middle(written: Written, one: CollectiveRate) -> str:
     return f"  {operator:>6}  {-1 if one.root is None else one.root:6d}"
 
 
-def _half(one: CollectiveRate, era: Era, wrong: int) -> str:
+def _half(one: CollectiveRate, per_iteration: bool, wrong: int) -> str:
     us = one.median_us or 0.0
     time = f"{us:7.0f}" if us >= 1e4 else f"{us:7.1f}" if us >= 100 else f"{us:7.2f}"
     errors = "  N/A" if one.kind == "alltoall" and one.in_place else f"{wrong:5g}"
-    more = "    5.00     9.00     8.90     1.23" if era.per_iteration else ""
+    more = "    5.00     9.00     8.90     1.23" if per_iteration else ""
     return f"  {time}  {one.median_gb_per_s or 0:6.2f}  {one.bus_gb_per_s or 0:6.2f}  {errors}{more}"

@@ -5,12 +5,6 @@ from gputopo.values.run.events import Device, place_name, with_names
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 
 
-def test_a_device_of_a_single_host_is_called_as_ever() -> None:
-    gpu, cpu = gpu_devices(2, "GTX 1070")[1], cpu_devices(2)[1]
-    assert (gpu.label, gpu.short_name, gpu.name) == ("GPU 1", "GPU 1", "GPU 1 (GTX 1070)")
-    assert (cpu.label, cpu.short_name, cpu.name) == ("CPU 1", "CPU device 1", "CPU device 1")
-
-
 def test_a_device_of_several_hosts_is_called_by_its_host_and_its_number_there() -> None:
     gpu, cpu = on_hosts(gpu_devices(2, "GTX 1070"), cpu_devices(1))[1:]
     assert (gpu.label, gpu.short_name, gpu.name) == (*["n1 GPU 1"] * 2, "n1 GPU 1 (GTX 1070)")

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.values.errors import InputError
-from gputopo.values.run.events import Event, decode_line, encode_line, read_events
-from tests.invented_runs import InventedRun, gpu_devices, step, stream
+from gputopo.values.run.events import Event, encode_line, read_events
+from tests.invented_runs import InventedRun, gpu_devices, stream
 
 EVENTS: list[Event] = list(stream(gpu_devices(2), InventedRun(2, slow={1: 0.3}).steps(12)))
 LINES = [encode_line(event) for event in EVENTS]
@@ -14,12 +14,6 @@ LINES = [encode_line(event) for event in EVENTS]
 def test_every_event_comes_back_as_it_was_written() -> None:
     assert list(read_events(LINES, origin="run")) == EVENTS
     assert all(line.count(b"\n") == 1 and b'"schema":"gputopo.events/1"' in line for line in LINES)
-
-
-def test_a_loss_that_is_not_a_number_is_null() -> None:
-    line = encode_line(step(3, [(0.1, 0.2)], loss=None))
-    assert b'"loss":null' in line
-    assert decode_line(line) == step(3, [(0.1, 0.2)], loss=None)
 
 
 @given(st.integers(0, sum(map(len, LINES))))
