@@ -62,6 +62,11 @@ def test_two_machines_in_one_text_are_refused(other: str, why: str) -> None:
     assert why in refused.value.what
 
 
+def test_outputs_that_each_list_one_of_two_gpus_are_of_one_machine() -> None:
+    first, second = (output(gpus=2).replace(GPU.format(bus=n, n=n), "") for n in (2, 1))
+    assert [gpu.pci_address for gpu in read(first + second).gpus] == ["0000:01:00.0", "0000:02:00.0"]
+
+
 @pytest.mark.parametrize("count", ["9" * 5000, "²"])
 def test_a_count_of_gpus_that_is_none_counts_nothing(count: str) -> None:
     text = output().replace(": 3\n", f": {count}\n", 1)
