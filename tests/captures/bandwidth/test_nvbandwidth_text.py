@@ -43,6 +43,13 @@ def test_kernels_in_both_directions_have_only_their_total_up_to_version_0_5() ->
     assert found["bidirectional", "gpu:0", "gpu:1"] == 21.25
 
 
+def test_the_options_for_performance_lines_and_for_every_sample_change_no_number() -> None:
+    plain = host("host_to_device_memcpy_ce")
+    text = plain.replace("SUM", "&&&& PERF").replace("37.50", "37.50 +GB/s")
+    text = text.replace("memcpy CE", "\tSample 0: Device 0 -> Device 1: 0.50 GB/s\nmemcpy CE")
+    assert (numbers(text), read(text)[0].unread) == (numbers(plain), ())
+
+
 def test_host_names_of_mpi_processes_are_dropped() -> None:
     text = "Process  0 (myhost): device 0: NVIDIA GB200 (00000008:01:00)\n"
     assert "myhost" not in repr(read(text + host("host_to_device_memcpy_ce"))[0])

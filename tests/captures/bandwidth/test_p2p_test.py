@@ -111,6 +111,12 @@ def test_of_a_text_that_holds_nothing_but_an_error_that_is_all_that_is_told() ->
     assert not told.complete
 
 
+def test_a_matrix_of_p2p_reads_is_of_copies_that_the_row_fetches() -> None:
+    found = samples(p2p.matrix("Unidirectional P2P=Enabled Bandwidth (P2P Reads) Matrix (GB/s)", RATES))
+    assert rates(found, "p2p_direct")["gpu:1", "gpu:0"] == 11.25
+    assert {sample.method for sample in found if sample.kind == "p2p_direct"} == {"copy_engine_read"}
+
+
 @pytest.mark.parametrize("cut", ["    2 ", "    2  15.00  16."])
 def test_a_capture_that_stops_within_a_matrix_ends_early(cut: str) -> None:
     whole = p2p.matrix(DISABLED, RATES)

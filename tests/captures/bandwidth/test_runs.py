@@ -85,26 +85,34 @@ def test_headings_that_do_not_distinguish_runs_are_no_names(headings: tuple[str,
 
 
 def test_the_same_output_twice_is_no_other_run() -> None:
-    program = "p2p"
-    random = Random(program)
-    _, output = PROGRAMS[program](measured.machine(random), random)
+    random = Random(1)
+    _, output = _of_p2p(measured.machine(random), random)
     _, bandwidth = read(output + output)
     assert {s.run for s in bandwidth.samples} == {None}
-    _, other = PROGRAMS[program](measured.machine(Random(program)), random)
+    _, other = _of_p2p(measured.machine(Random(1)), random)
     _, bandwidth = read(output + other + output)
     assert {s.run for s in bandwidth.samples} == {"run 1", "run 2"}
 
 
 def test_runs_on_different_gpus_are_refused() -> None:
-    program = "p2p"
     texts = []
     for name in ("NVIDIA H100 PCIe", "NVIDIA A100-SXM4-80GB"):
         gpus = tuple(Gpu(index=i, name=name, pci_address=f"0000:0{i}:00.0") for i in range(2))
-        texts.append(PROGRAMS[program](Machine(source="x", gpus=gpus), Random(name))[1])
+        texts.append(_of_p2p(Machine(source="x", gpus=gpus), Random(name))[1])
     text = several_runs.FORMS["rules"](texts)
     with pytest.raises(InputError, match="different GPUs: node1, node2") as error:
         read_text(text, origin="log")
     assert "several machines" in error.value.hint
+
+
+def test_runs_on_the_same_model_at_other_addresses_are_of_several_machines() -> None:
+    texts = []
+    for bus in (1, 4):
+        gpus = tuple(Gpu(index=i, name="NVIDIA A10", pci_address=f"0000:0{bus + i}:00.0") for i in range(2))
+        texts.append(_of_p2p(Machine(source="x", gpus=gpus), Random(bus))[1])
+    machine, _ = read("".join(texts))
+    assert [(gpu.name, gpu.pci_address) for gpu in machine.gpus] == [("NVIDIA A10", None)] * 2
+    assert "several machines" in machine.missing["gpus[*].pci_address"]
 
 
 @pytest.mark.parametrize("program", ["p2p", "bandwidthTest"])
