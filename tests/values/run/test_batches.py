@@ -40,6 +40,10 @@ def test_six_cards_and_a_faster_one_share_the_joint_batch() -> None:
     assert shares(448, [1.0] * 6 + [1.2]) == (63, 62, 62, 62, 62, 62, 75)
 
 
+def test_a_device_that_is_very_slow_has_one_example_of_the_joint_batch() -> None:
+    assert shares(8, [100.0, 1.0, 100.0]) == (4, 1, 3)
+
+
 def test_a_batch_is_one_number_one_for_each_device_or_auto() -> None:
     cases: list[tuple[str, object]] = [
         ("64", 64),
