@@ -94,6 +94,11 @@ def test_a_run_without_a_total_failed_with_its_reason_and_has_no_figure(tail: st
     assert one.images_per_sec is None
 
 
+def test_a_total_of_zero_is_a_failure_not_a_figure() -> None:
+    (one,) = runs_in(log(total="0.00"))
+    assert (one.status, one.images_per_sec, one.reason) == ("failed", None, "its total is 0 images/sec")
+
+
 def test_several_runs_in_one_log_are_kept_apart_also_where_one_failed() -> None:
     text = log(total="100.00") + log(total=None, tail="Killed") + log(total="300.00", devices=2)
     found = runs_in(text)
