@@ -39,6 +39,12 @@ def test_durations_of_epochs_are_read_as_tensorpack_writes_them(words: str, seco
     assert one.images_per_sec == pytest.approx(50 * 2 * 64 / seconds)
 
 
+def test_throughput_that_tensorpack_tracked_itself_is_used() -> None:
+    tracked = "[0731 19:02:13 @monitor.py:467] Throughput (samples/sec): 415.5\n"
+    (one,) = runs_in(TENSORPACK + tracked)
+    assert one.images_per_sec == 415.5
+
+
 def test_without_the_command_a_log_of_tensorpack_has_no_figure_and_says_why() -> None:
     (one,) = runs_in("\n".join(TENSORPACK.splitlines()[2:]))
     assert (one.status, one.images_per_sec) == ("failed", None)
@@ -77,7 +83,7 @@ def test_formulas_are_quoted_and_zero_is_missing() -> None:
     assert (one.status, one.images_per_sec) == ("missing", None)
 
 
-@pytest.mark.parametrize("row", ["resnet50,four,100", "resnet50,4,nan"])
+@pytest.mark.parametrize("row", ["resnet50,four,100", "resnet50,4,nan", "resnet50,4,-1"])
 def test_a_value_that_cannot_be_is_refused_with_its_row(row: str) -> None:
     with pytest.raises(InputError, match=r"t\.csv:2"):
         runs_in(f"model,n_gpus,images_per_sec\n{row}\n", "t.csv")
