@@ -96,7 +96,7 @@ def test_the_source_of_a_page_reads_as_the_page() -> None:
 
 
 def test_lines_of_several_machines_are_refused_with_how_to_part_them() -> None:
-    mixed = "".join(f"node{1 + at % 2}: {line}\n" for line in ALL["topo"].splitlines() for at in range(2))
+    mixed = "".join(f"node{1 + at % 2}: {line}\n" for line in ALL["topo"].splitlines()[:3] for at in range(2))
     with pytest.raises(InputError, match="mixes the lines of several hosts: node1, node2") as error:
         read(mixed)
     assert "grep '^node1:'" in error.value.hint
