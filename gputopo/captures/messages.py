@@ -6,6 +6,7 @@ nvmlErrorString, CUDA's texts from cudaGetErrorString, CUDA's numbers from cudaE
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,8 +22,7 @@ READS = "error messages of the driver, NVML, CUDA, frameworks, NCCL, containers,
 FACTS = "state of the driver, GPUs that do not answer, errors of programs. Other text may surround them"
 
 _LONGEST = 1000
-_MAX_DETAIL = 160
-_MAX_WORDS = 300
+_MAX_CHARACTERS = 300  # of a shown text. Not measured; chosen because four lines of a terminal have as many.
 _MAX_EVENTS = 64
 _AHEAD = 16  # lines of one message: a dcgmi table, a NCCL RAS list
 _MESSAGES = [
@@ -155,7 +155,7 @@ def _messages(text: str) -> list[Message]:
 
 def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]) -> Machine:
     """Return the machine of the messages. `machines`: the other captures in the text, which list GPUs."""
-    said = {message.status: message.match[0].strip()[:_MAX_DETAIL] for message in reversed(messages)}
+    said = {message.status: message.match[0] for message in reversed(messages)}
     lost: dict[str | int | None, Unanswered] = {}
     for message in messages:
         if message.status == "lost":
@@ -172,7 +172,7 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
     status = next((known for known in _ORDER if known in said), None)
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
     best = [message for message in messages if message.status != "else"] or messages
-    words = {(message.program, _in_words(message)[:_MAX_WORDS]): None for message in best if message.program}
+    words = {(message.program, _in_words(message)): None for message in best if message.program}
     machine = Machine(
         source=SOURCE,
         driver=Driver(
@@ -180,15 +180,20 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
             nvml_version=versions[0],
             kernel_module_version=versions[1],
             version=versions[2],
-            detail=said[status] if status else None,
+            detail=_shortened(said[status]) if status else None,
         ),
         missing={} if lost.keys() - strangers else {"gpus": "the driver reports an error instead"},
         kernel_events=tuple(
-            KernelEvent(kind="program", text=text, device_driver=program)
+            KernelEvent(kind="program", text=_shortened(text), device_driver=program)
             for program, text in [*words][:_MAX_EVENTS]
         ),
     )
     return with_lost(machine, [silent for key, silent in lost.items() if key not in strangers])
+
+
+def _shortened(text: str) -> str:
+    """Return a text on one line, cut between two words if it is long."""
+    return textwrap.shorten(text, _MAX_CHARACTERS, placeholder=" ...")
 
 
 def _in_words(message: Message) -> str:

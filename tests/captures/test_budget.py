@@ -9,7 +9,6 @@ import pytest
 from gputopo.captures import limited_time, load, read_bytes, read_text
 from gputopo.values.errors import InputError
 
-XML = "<?xml version='1.0'?>\n<nvidia_smi_log>{}</nvidia_smi_log>\n"
 GPUS = 257
 
 
@@ -17,14 +16,11 @@ def many(kind: str) -> str:
     if kind == "recording":
         gpus = ",".join(f'{{"index":{index}}}' for index in range(GPUS))
         return f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpus}]}}'
-    if kind == "nvidia-smi -q -x":
-        gpus = "".join(f'<gpu id="00000000:{n % 256:02X}:00.0"></gpu>\n' for n in range(GPUS))
-        return XML.format(f"<driver_version>550.1</driver_version>\n{gpus}")
     names = [f"GPU{index}" for index in range(GPUS)]
     return "\n".join(["\t" + "\t".join(names), "\t".join(["GPU0", " X ", *["SYS"] * (GPUS - 1)]), ""])
 
 
-@pytest.mark.parametrize("kind", ["recording", "nvidia-smi -q -x", "nvidia-smi topo -m"])
+@pytest.mark.parametrize("kind", ["recording", "nvidia-smi topo -m"])
 def test_more_gpus_than_any_machine_has_are_refused(kind: str) -> None:
     with pytest.raises(InputError, match="lists more than 256 GPUs"):
         read_text(many(kind), origin="x")
@@ -53,19 +49,6 @@ def test_reading_ends_when_its_time_is_over_and_what_follows_has_none() -> None:
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
 
 
-def test_in_another_thread_nothing_is_limited_and_nothing_fails() -> None:
-    done = []
-
-    def read() -> None:
-        with limited_time("x", 0.0001):
-            done.append(True)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
-    assert done == [True]
-
-
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     text = '{"schema":"gputopo.machine/1","source":"x","gpus":[{"index":0}]}'
@@ -76,14 +59,9 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     assert [gpu.index for gpu in machine.gpus] == [0]
 
 
-@pytest.mark.parametrize("number", [10**400, -(10**30), 2**63])
+@pytest.mark.parametrize("number", [10**400, 2**63])
 def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
     gpu = f'{{"index":0,"memory_mib":{{"total":{number}}}}}'
     text = f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpu}]}}'
     with pytest.raises(InputError, match=r"cannot be|not a valid"):
         read_text(text, origin="x")
-
-
-def test_blanks_without_end_are_read_in_linear_time() -> None:
-    with limited_time("x", 2.0), pytest.raises(InputError, match="in an unknown format"):
-        read_text(" " * 250_000 + "x\n", origin="x")

@@ -1,11 +1,8 @@
 """nvidia-bug-report.log: each part is read by its own reader, and all of them are one machine."""
 
-import gzip
-from pathlib import Path
-
 import pytest
 
-from gputopo.captures import load, read_text
+from gputopo.captures import read_text
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
@@ -68,23 +65,6 @@ def test_all_parts_are_one_machine() -> None:
     found = {one.id: one for one in find(machine)}
     assert found["gpu.lost"].subject.text == "gpu:1"
     assert "driver.version_mismatch" in found
-
-
-def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
-    path = tmp_path / "nvidia-bug-report.log.gz"
-    path.write_bytes(gzip.compress(WHOLE.encode()))
-    machine = load([str(path)])
-    assert machine == read_text(WHOLE, origin="x")
-    assert sum(one.not_understood for one in machine.lines) == 0
-    filled = sum(1 for line in WHOLE.splitlines() if line.strip())
-    assert sum(one.read + one.known for one in machine.lines) == filled
-    assert {one.source: one.read for one in machine.lines}["nvidia-smi topo"] == 5
-
-
-def test_lines_keep_their_numbers() -> None:
-    text = report(f"/usr/bin/nvidia-smi\n\n{OVERVIEW}zzz unknown marker 42\n")
-    (unread,) = read_text(text, origin="x").unread
-    assert (unread.text, text.splitlines()[unread.line - 1]) == ("zzz unknown marker 42",) * 2
 
 
 def test_a_part_that_cannot_be_read_is_named_and_does_not_hide_the_others() -> None:

@@ -8,7 +8,7 @@ from gputopo.captures import merge, read_text
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Host, NumaNode
 from tests import there
-from tests.captures.samples import ALL, in_turn
+from tests.captures.samples import ALL
 
 LSCPU_2_34 = """\
 Architecture:                    x86_64
@@ -81,19 +81,9 @@ def test_lscpu_of_any_version_shows_the_host(text: str) -> None:
     assert (machine.source, machine.host, machine.unread) == ("lscpu", OF_LSCPU, ())
 
 
-def test_numactl_shows_the_nodes() -> None:
-    machine = read_text(NUMACTL, origin="x")
-    assert (machine.source, machine.host, machine.unread) == ("numactl", Host(numa_nodes=OF_NUMACTL), ())
-
-
 def test_both_in_one_text_are_one_host() -> None:
     host = read_text(f"$ lscpu\n{LSCPU_2_37}$ numactl -H\n{NUMACTL}", origin="x").host
     assert (host.sockets, host.numa_nodes) == (2, OF_NUMACTL)
-
-
-def test_an_excerpt_is_enough() -> None:
-    text = "$ lscpu | grep NUMA\nNUMA node(s):        1\nNUMA node0 CPU(s):   0-63\n"
-    assert read_text(text, origin="x").host == Host(numa_nodes=(NumaNode(index=0, cpus="0-63"),))
 
 
 def test_cpus_that_are_off_are_not_counted() -> None:
@@ -101,10 +91,8 @@ def test_cpus_that_are_off_are_not_counted() -> None:
     assert read_text(text, origin="x").host.logical_cpus == 4
 
 
-@pytest.mark.parametrize(("name", "text"), in_turn(ALL, [LSCPU_2_37, NUMACTL]))
+@pytest.mark.parametrize(("name", "text"), [("topo", LSCPU_2_37), ("nvidia-smi", NUMACTL)])
 def test_beside_another_capture_both_are_read(name: str, text: str) -> None:
-    if name == "table":
-        return  # is as much prose as data
     alone = read_text(ALL[name], origin="x")
     for both in (f"{ALL[name]}\n{text}", f"{text}\n{ALL[name]}"):
         machine = read_text(both, origin="x")
@@ -112,9 +100,8 @@ def test_beside_another_capture_both_are_read(name: str, text: str) -> None:
         assert there(machine.host.numa_nodes)[0].cpus in ("0-1,4-5", "0-3")
 
 
-@pytest.mark.parametrize("name", ["topo", "nccl"])
-def test_nodes_of_two_sources_are_compared(name: str) -> None:
-    merged = merge([read_text(text, origin="x") for text in (ALL[name], NUMACTL)])
+def test_nodes_of_two_sources_are_compared() -> None:
+    merged = merge([read_text(text, origin="x") for text in (ALL["topo"], NUMACTL)])
     assert {one.fact for one in merged.contradictions} == {
         "host.numa_nodes[0].cpus",
         "host.numa_nodes[1].cpus",

@@ -2,12 +2,10 @@ import itertools
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import merge
-from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.machine import (
@@ -21,13 +19,11 @@ from gputopo.values.machine import (
     Host,
     Link,
     Machine,
-    MemoryMib,
     Nic,
     NumaNode,
     Pcie,
     PowerW,
     Throttle,
-    Unread,
     UtilizationPercent,
 )
 from gputopo.values.machine import Sample as GpuSample
@@ -80,13 +76,6 @@ def test_a_fact_is_of_one_source_or_the_other_and_a_difference_is_reported(
     assert counted == (len(first.gpus) != len(second.gpus))
 
 
-@given(st.lists(machines(), min_size=2, max_size=3))
-def test_the_order_of_captures_changes_nothing(captures: list[Machine]) -> None:
-    merged = merge(captures)
-    for order in itertools.permutations(captures):
-        assert merge(order) == merged
-
-
 @st.composite
 def readings(draw: st.DrawFn) -> Machine:
     """A capture of two GPUs with some of what passes, perhaps with its time."""
@@ -111,12 +100,11 @@ def readings(draw: st.DrawFn) -> Machine:
     )
 
 
-@given(st.lists(readings(), min_size=2, max_size=3), st.data())
-def test_merging_a_part_first_changes_no_sample(captures: list[Machine], data: st.DataObject) -> None:
+@given(st.lists(machines(), min_size=2, max_size=3) | st.lists(readings(), min_size=2, max_size=3))
+def test_the_order_of_captures_changes_nothing(captures: list[Machine]) -> None:
     merged = merge(captures)
     for order in itertools.permutations(captures):
         assert merge(order) == merged
-    assert schema.decode(schema.encode(merged), Machine, origin="x") == merged
 
 
 @given(st.lists(readings(), min_size=1, max_size=4))
@@ -152,13 +140,6 @@ def test_the_last_sample_by_time_is_shown() -> None:
     assert [sample.gpus[0]["power_w.draw"] for sample in merged.samples] == [300.0, 30.0]
 
 
-def test_a_setting_that_was_another_one_is_of_its_sample_and_a_contradiction() -> None:
-    on, off = (box(str(mode), Gpu(index=0, persistence_mode=mode)) for mode in (True, False))
-    merged = merge([on, off])
-    assert len(merged.contradictions) == 1
-    assert {one.gpus[0].persistence_mode for one in at_samples(merged)} == {True, False}
-
-
 def _is_part(capture: Machine, sample: Machine) -> bool:
     pairs = zip(capture.gpus, sample.gpus, strict=True)
     return all(
@@ -173,16 +154,6 @@ def test_every_reading_is_in_a_sample(captures: list[Machine]) -> None:
     samples = at_samples(merge(captures))
     for capture in captures:
         assert any(_is_part(capture, sample) for sample in samples)
-
-
-@given(machines(), machines(), machines())
-def test_merging_never_loses_a_link(first: Machine, second: Machine, third: Machine) -> None:
-    merged = merge([first, second, third])
-    for link in (link for one in (first, second, third) for link in one.links):
-        got = merged.link(link.a, link.b)
-        known = {gpu.index for gpu in merged.gpus}
-        assert got is not None or not {link.a, link.b} <= known
-        assert got is None or link.hop is None or got.hop is not None
 
 
 def test_a_contradiction_names_the_fact_and_what_each_source_reported() -> None:
@@ -230,8 +201,8 @@ def test_gpus_are_matched_by_their_address_and_renumbered() -> None:
     assert merged.contradictions == ()
 
 
-@pytest.mark.parametrize("source", ["bandwidthTest", "nvbandwidth", "p2pBandwidthLatencyTest"])
-def test_numbers_of_a_cuda_program_are_turned_where_any_capture_reports_cudas_order(source: str) -> None:
+def test_numbers_of_a_cuda_program_are_turned_where_any_capture_reports_cudas_order() -> None:
+    source = "nvbandwidth"
     first = box("a", Gpu(index=0, pci_address="0000:05:00.0"), Gpu(index=1, pci_address="0000:c1:00.0"))
     log = box(
         "tensorflow log",
@@ -253,29 +224,6 @@ def test_numbers_of_a_cuda_program_are_turned_where_any_capture_reports_cudas_or
     assert [gpu.name for gpu in merge([first, program]).gpus] == ["large", "small"]
 
 
-def test_gpus_are_matched_by_uuid_even_where_addresses_moved() -> None:
-    one = box("a", Gpu(index=0, uuid="GPU-x", pci_address="0000:05:00.0"))
-    two = box("b", Gpu(index=0, uuid="GPU-y", pci_address="0000:05:00.0", name="y"))
-    merged = merge([one, two])
-    assert merged.gpus[0].name is None or merged.gpus[0].uuid == "GPU-x"
-    assert any(c.fact.startswith("gpus[0].") for c in merged.contradictions)
-
-
-def test_captures_of_another_box_add_nothing_and_report_it() -> None:
-    one = box("a", Gpu(index=0, pci_address="0000:05:00.0"))
-    two = box("b", Gpu(index=0, pci_address="0000:41:00.0", name="stranger"))
-    merged = merge([one, two])
-    assert merged.gpus == one.gpus
-    said = {"a": "0000:05:00.0", "b": "0000:41:00.0"}
-    assert merged.contradictions == (Contradiction(fact="gpus[0].pci_address", said=said),)
-
-
-def test_another_number_of_gpus_is_a_contradiction() -> None:
-    merged = merge([box("a", Gpu(index=0)), box("b", Gpu(index=0), Gpu(index=1))])
-    assert [gpu.index for gpu in merged.gpus] == [0]
-    assert merged.contradictions == (Contradiction(fact="gpus", said={"a": "1 GPU", "b": "2 GPUs"}),)
-
-
 def test_a_machine_that_has_no_device_is_not_given_one() -> None:
     none = Machine(source="live", driver=Driver(status="no_device"))
     merged = merge([none, box("nvidia-smi topo", Gpu(index=0))])
@@ -292,50 +240,11 @@ def test_a_capture_that_counts_no_gpus_takes_them_from_the_next() -> None:
     assert merged.contradictions == ()
 
 
-def test_readings_that_change_from_second_to_second_do_not_contradict() -> None:
-    def at(draw: float, clock: int, used: int) -> Gpu:
-        return Gpu(
-            index=0,
-            power_w=PowerW(draw=draw, limit=300.0),
-            clocks_mhz=ClocksMhz(sm=ClockMhz(now=clock, max=1980)),
-            memory_mib=MemoryMib(used=used, total=80000),
-            pstate=f"P{used}",
-        )
-
-    merged = merge([box("a", at(50.0, 300, 0)), box("b", at(290.0, 1900, 2))])
-    assert [one.gpus[0] for one in at_samples(merged)] == [at(50.0, 300, 0), at(290.0, 1900, 2)]
-    assert merged.contradictions == ()
-
-
 def test_numa_nodes_are_joined_by_their_number() -> None:
     one = Machine(source="a", host=Host(numa_nodes=(NumaNode(index=8, cpus="64-127"),)))
     two = Machine(source="b", host=Host(numa_nodes=(NumaNode(index=0), NumaNode(index=8, memory_mib=5))))
     nodes = merge([one, two]).host.numa_nodes
     assert nodes == (NumaNode(index=0), NumaNode(index=8, cpus="64-127", memory_mib=5))
-
-
-def test_samples_unread_lines_and_earlier_contradictions_are_kept() -> None:
-    old = Contradiction(fact="gpus", said={"x": "1 GPUs"})
-    first = CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=6.0)
-    second = CopyRate(kind="d2h", source=End("gpu:0"), destination=End("host"), median_gb_per_s=6.5)
-    one = Machine(
-        source="a",
-        bandwidth=Bandwidth(source="bandwidthTest", samples=Samples((first,))),
-        contradictions=(old,),
-    )
-    two = Machine(
-        source="b",
-        bandwidth=Bandwidth(
-            source="nvbandwidth", samples=Samples((first, second)), driver_version="550.54.15"
-        ),
-        unread=(Unread(source="b", line=1, text="?"),),
-    )
-    merged = merge([one, two])
-    assert merged.bandwidth == Bandwidth(
-        source="bandwidthTest + nvbandwidth", samples=Samples((first, second)), driver_version="550.54.15"
-    )
-    assert merged.contradictions == (old,)
-    assert merged.unread == two.unread
 
 
 PART = "only a part of the reasons is reported"
@@ -348,36 +257,15 @@ def held_down(source: str, *reasons: str, note: str | None = None, **throttle: A
     return box(source, Gpu(index=0, throttle=reported), missing=missing)
 
 
-def test_what_is_of_a_part_only_is_noted_beside_any_other_capture() -> None:
-    part, other = held_down("a", "sw_power_cap", note=PART), box("b", Gpu(index=0, name="A100"))
-    for reported in ([part, other], [other, part], [part, other, held_down("c", "gpu_idle", note=PART)]):
-        merged = merge(reported)
-        assert merged.gpus[0].throttle.reasons == ("sw_power_cap",)
-        assert merged.missing == part.missing
-
-
-@pytest.mark.parametrize("reasons", [("sw_power_cap", "hw_slowdown"), ()])
-def test_what_is_reported_of_a_part_only_yields_to_the_whole(reasons: tuple[str, ...]) -> None:
+def test_what_is_reported_of_a_part_only_yields_to_the_whole() -> None:
+    reasons = ("sw_power_cap", "hw_slowdown")
     part, whole = held_down("a", "sw_power_cap", note=PART), held_down("b", *reasons)
     for reported in ([part, whole], [whole, part]):
         merged = merge(reported)
         assert (merged.gpus[0].throttle.reasons, merged.missing) == (reasons, {})
 
 
-def test_mask_and_reasons_are_of_one_reading() -> None:
-    calm, capped = held_down("a", "gpu_idle"), held_down("b", "sw_power_cap", mask=4)
-    seen = [one.gpus[0].throttle for one in at_samples(merge([calm, capped]))]
-    assert sorted(seen, key=str) == sorted([calm.gpus[0].throttle, capped.gpus[0].throttle], key=str)
-
-
 def test_a_fact_that_sources_show_together_is_not_missing() -> None:
     one = box("a", Gpu(index=0, name="A"), Gpu(index=1), missing={"gpus[*].name": "not reported"})
     two = box("b", Gpu(index=0), Gpu(index=1, name="B"), missing={"gpus[*].name": "not reported"})
     assert merge([one, two]).missing == {}
-
-
-def test_why_a_gpu_is_lost_is_kept_beside_a_capture_from_before() -> None:
-    lost = box("a", Gpu(index=0), Gpu(index=1, lost=True), missing={"gpus[1]": "GPU is lost"})
-    before = box("b", Gpu(index=0), Gpu(index=1))
-    for reported in ([lost, before], [before, lost]):
-        assert merge(reported).missing == {"gpus[1]": "GPU is lost"}

@@ -6,7 +6,6 @@ from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests import there
-from tests.captures.samples import TOPO
 
 
 def read(*lines: str) -> Machine:
@@ -81,28 +80,6 @@ def test_bus_ids_of_old_versions_name_the_gpus_of_the_host_of_rank_0() -> None:
     assert found.warnings == ("Connect to 10.0.0.9<42> failed",)
 
 
-def test_a_network_within_a_host_is_the_transport_of_a_pair() -> None:
-    machine = read(
-        start(0, "5000", nvml=0), start(1, "6000", nvml=1), path(0, "0[0] -> 1[1] [send] via NET/Socket/0")
-    )
-    assert (transports(machine), there(machine.nccl).between_hosts) == ({(0, 1): ("NET/Socket",)}, ())
-
-
-def test_messages_of_several_processes_in_one_line_are_each_read() -> None:
-    first, second = start(0, "100000", nvml=0), start(1, "200000", nvml=1)
-    machine = read(f"n1:70:90 [0] NCCL INFO Init timings - rank 0 (kernels {first}", second)
-    assert [gpu.pci_address for gpu in machine.gpus] == ["0001:00:00.0", "0002:00:00.0"]
-
-
-def test_gpus_of_containers_that_all_see_number_0_are_in_the_order_of_their_addresses() -> None:
-    machine = read(start(0, "6000", nvml=0), start(1, "5000", nvml=0), path(0, "0[0] -> 1[0] via P2P/IPC"))
-    assert [(gpu.index, gpu.pci_address) for gpu in machine.gpus] == [
-        (0, "0000:05:00.0"),
-        (1, "0000:06:00.0"),
-    ]
-    assert transports(machine) == {}  # which of the two a path means is unknown
-
-
 def test_paths_of_the_graph_are_hops_and_refused_p2p_is_a_fact_of_the_pair() -> None:
     machine = read(
         start(0, "41000", nvml=0),
@@ -116,13 +93,6 @@ def test_paths_of_the_graph_are_hops_and_refused_p2p_is_a_fact_of_the_pair() -> 
     assert (link.hop, link.p2p_read) == (Hop.SYS, "NOT_SUPPORTED")
     assert machine.nccl is not None
     assert machine.nccl.settings == ()
-
-
-def test_beside_a_matrix_the_gpus_of_the_log_are_those_at_their_addresses() -> None:
-    whole = "\n".join(ONE_HOST[5:7]) + "\n" + path(0, "0[0] -> 1[1] via P2P/IPC") + "\n"
-    machine = read_text(TOPO + "\n" + whole, origin="both")
-    assert (len(machine.gpus), machine.contradictions) == (3, ())
-    assert transports(machine) == {(0, 1): ("P2P/IPC",)}
 
 
 @pytest.mark.parametrize(

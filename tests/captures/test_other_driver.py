@@ -4,16 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import load
 from gputopo.findings import find
 from gputopo.planner import Request, plan
-from gputopo.probes import read_tree
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop
 from tests.captures import samples
 from tests.captures.samples import loaded
-from tests.kit.scenarios import SCENARIOS, changed
-from tests.kit.sysfs import write_tree
 
 HELD = samples.GPUS[0]
 # nvidia-smi on the same box: it counts the two other cards only.
@@ -66,13 +62,6 @@ def test_where_every_gpu_is_bound_to_another_driver_they_keep_their_numbers_and_
     assert [gpu.pci_address for gpu in machine.gpus] == list(samples.GPUS)
     with pytest.raises(NoPlanError, match=r"none of the 3 GPUs can be used.*nouveau"):
         plan(machine, Request())
-
-
-def test_a_copied_sys_is_read_alike(tmp_path: Path) -> None:
-    write_tree(changed(SCENARIOS["four"], gpus={1: {"kernel_driver": "vfio-pci"}}), tmp_path)
-    machine = load([str(tmp_path)], read_tree=read_tree)
-    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:44:00.0", "0000:46:00.0", "0000:47:00.0"]
-    assert "vfio-pci" in plan(machine, Request()).refused[0].reason
 
 
 def test_if_every_gpu_has_a_name_none_is_reported_to_have_another_driver(tmp_path: Path) -> None:

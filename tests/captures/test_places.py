@@ -1,4 +1,4 @@
-from gputopo.captures import merge, read_text
+from gputopo.captures import merge
 from gputopo.values.bandwidth import (
     Bandwidth,
     Conditions,
@@ -8,7 +8,7 @@ from gputopo.values.bandwidth import (
     Samples,
     UplinkGroup,
 )
-from gputopo.values.ends import End, renumbered
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests import there
 
@@ -63,12 +63,6 @@ def test_every_place_is_renumbered_and_what_is_of_a_missing_gpu_is_left_out() ->
     assert [group.gpus for group in bandwidth.uplink_groups] == [(4, 6)]
 
 
-def test_two_numbers_that_change_places_do_not_run_into_one_another() -> None:
-    bandwidth = moved(0, 2, 1)
-    assert (bandwidth.samples[1].source, bandwidth.samples[1].destination) == ("gpu:2", "gpu:1")
-    assert bandwidth.failures[0].source == "gpu:1"
-
-
 def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_once() -> None:
     twice = Bandwidth(source="test", samples=Samples((MEASURED.samples[1],) * 2))
     gpus = tuple(Gpu(index=i) for i in range(3))
@@ -76,17 +70,3 @@ def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_on
         merge([Machine(source=name, gpus=gpus, bandwidth=twice) for name in ("test", "copy")]).bandwidth
     )
     assert len(merged.samples) == 2
-
-
-def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice() -> None:
-    for second in ("", ", pciBusID: 9"):
-        head = f"Device: 0, A, pciBusID: 9, pciDeviceID: 0\nDevice: 1, B{second}, pciDeviceID: 0\n"
-        text = (
-            f"[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n{head}   D\\D     0      1\n     0 1000.50 2\n"
-        )
-        assert [gpu.name for gpu in read_text(text, origin="x").gpus] == ["A", "B"]
-
-
-def test_gpus_that_work_together_are_renumbered_together() -> None:
-    assert renumbered("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
-    assert renumbered("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"

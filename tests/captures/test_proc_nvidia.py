@@ -3,7 +3,6 @@
 import pytest
 
 from gputopo.captures import read_text
-from gputopo.values.errors import InputError
 
 VERSION = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
@@ -46,8 +45,3 @@ def test_gpus_are_in_the_order_of_their_addresses() -> None:
         ("NVIDIA GeForce RTX 3090", None)
     ] * 2
     assert machine.unread == ()
-
-
-def test_a_model_alone_is_no_such_file() -> None:
-    with pytest.raises(InputError, match="in an unknown format"):
-        read_text("Model: \t\t a car\n", origin="x")

@@ -23,11 +23,6 @@ BOX = Machine(
 )
 
 
-def test_a_recording_reads_back_as_the_same_machine() -> None:
-    for text in (schema.encode(BOX).decode(), schema.encode_pretty(BOX)):
-        assert read_text(text, origin="box.json") == BOX
-
-
 def test_an_inspection_gives_its_machine_and_its_findings_are_left() -> None:
     text = json.dumps(
         {
@@ -79,7 +74,6 @@ def test_a_measurement_without_a_machine_is_of_the_gpus_it_names() -> None:
         ({"source": "gpu:7"}, "box.json: its bandwidth is of GPU 7, which it does not have"),
         ({"repeats_us": [-0.5]}, 'has a number that cannot be: "repeats_us": [-0.5'),
         ({"kind": "teleport"}, "is not a valid gputopo.bandwidth/1"),
-        ({"median_gb_per_s": "fast"}, "is not a valid gputopo.bandwidth/1"),
     ],
 )
 def test_a_measurement_that_cannot_be_is_refused(sample: dict[str, object], what: str) -> None:
@@ -109,16 +103,10 @@ UNKNOWN, AGAIN, OTHER = "another version of gputopo", "write the file again", "i
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        (MACHINE[:-5], "box.json is not complete JSON", "copy the file again"),
         ('{"schema": "gputopo.inspect/1", "machine": {"sou', "is not complete JSON", "copy the file again"),
         ('{"schema": "gputopo.machine/2", "source": "live"}', UNKNOWN, "update gputopo"),
-        ('{"schema": "gputopo.inspect/2"}', UNKNOWN, "update gputopo"),
         ('{"schema": "gputopo.plan/1"}', "holds gputopo.plan/1, which is not a machine", OTHER),
-        ('{"schema": "gputopo.machine/1"}', "source", AGAIN),
-        ('{"schema": "gputopo.machine/1", "source": 7}', "source", AGAIN),
         (f'{MACHINE}"gpus": [{{"index": 0}}], "links": [{{"a": 0, "b": 3}}]}}', "refers to GPU 3", OTHER),
-        (f'{MACHINE}"links": [{{"a": 3, "b": 0}}]}}', "low index first", AGAIN),
-        (f'{MACHINE}"gpus": [{{"index": 0}}, {{"index": 0}}]}}', "two GPUs with the index 0", OTHER),
         (
             f'{MACHINE}"gpus": [{{"index": 0}}, {{"index": 1}}], "links": [{", ".join([PAIR] * 2)}]}}',
             "the link 0-1 twice",

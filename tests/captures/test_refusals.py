@@ -11,7 +11,6 @@ from gputopo.values.errors import InputError
     [
         ("    | NVIDIA-SMI 418.39    Driver Version: 418.39 |\n", "the overview of nvidia-smi", "-q > FILE"),
         ("===== ROCm System Management Interface =====\nGPU0 0 52\n", "of AMD's tools", "NVIDIA GPUs only"),
-        ("| npu-smi 23.0.3       Version: 23.0.3 |\n", "of another maker's tool", "NVIDIA GPUs only"),
         (" CUDA Device Query (Runtime API) version (CUDART static linking)\n", "of deviceQuery", "topo -m"),
         (
             "# gpu   pid  type  sm   mem\n# Idx     #   C/G   %     %\n    0  1234     C   9     4\n",
@@ -33,7 +32,6 @@ from gputopo.values.errors import InputError
         ("0, 8192 MiB, 2100 MHz, 3\n1, 8192 MiB, 2100 MHz, 3\n", "of nvidia-smi --query-gpu", "not noheader"),
         ("# OSU MPI-CUDA Bandwidth Test v5.8\n# Size  Bandwidth (MB/s)\n1 0.2\n", "OSU", "ib_write_bw"),
         ("CA 'mlx5_0'\n\tCA type: MT4129\n", "network ports", "inspect on that host"),
-        ("2: eth0: <UP> mtu 9000\n    RX: bytes  packets  errors\n", "network ports", "inspect on that host"),
         ("box:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "an NCCL log", "NCCL_DEBUG=INFO"),
     ],
 )

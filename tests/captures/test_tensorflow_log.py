@@ -3,7 +3,6 @@
 import pytest
 
 from gputopo.captures import read_text
-from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
 
@@ -54,14 +53,6 @@ def test_processes_that_all_call_their_gpu_0_give_no_number() -> None:
     assert machine.links == ()
 
 
-def test_lines_of_created_devices_are_enough() -> None:
-    machine = read(samples.TF_CREATED)
-    assert [(gpu.pci_address, gpu.cuda_index, gpu.name) for gpu in machine.gpus] == [
-        (address, index, "GeForce GTX 1070") for index, address in enumerate(samples.GPUS)
-    ]
-    assert all(gpu.memory_mib.total is None for gpu in machine.gpus)  # 7000 MB is what TensorFlow may take
-
-
 def test_the_oldest_lines_are_read() -> None:
     machine = read(
         "I tensorflow/core/common_runtime/gpu/gpu_device.cc:885] Found device 0 with properties: \n"
@@ -75,15 +66,3 @@ def test_the_oldest_lines_are_read() -> None:
     (gpu,) = machine.gpus
     assert (gpu.name, gpu.pci_address, gpu.cuda_index) == ("GeForce GTX 1080", "0000:01:00.0", 0)
     assert (gpu.clocks_mhz.graphics.boost, gpu.memory_mib.total) == (1733, 8110)
-
-
-def test_peers_that_differ_by_direction_are_a_contradiction() -> None:
-    machine = read(samples.TF_2.replace("1:   Y N N", "1:   N N N"))
-    assert machine.links[0].p2p_read is None
-    facts = ["links[0-1].p2p_read", "links[0-1].p2p_write"]
-    assert [found.fact for found in machine.contradictions] == facts
-
-
-def test_a_log_without_a_gpu_is_refused() -> None:
-    with pytest.raises(InputError, match="no line with the PCI address of a GPU"):
-        read("Found device 0 with properties:\nname: GeForce\n")

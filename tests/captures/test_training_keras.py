@@ -2,7 +2,6 @@
 
 import pytest
 
-from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from tests.captures.samples import runs_in
 
@@ -82,10 +81,6 @@ def test_keras_has_the_speed_of_its_later_epochs_and_what_it_states(
     assert run.gpu is None
 
 
-def test_the_model_is_that_of_the_summary_and_unknown_without_one() -> None:
-    assert [the_run(text).model for text in (KERAS_2, KERAS_3)] == ["resnet50", "unknown"]
-
-
 def test_few_digits_are_a_large_uncertainty() -> None:
     run = the_run(IN_LINES.replace("200ms", "2ms").replace("20s", "1s"))
     assert run.uncertainty is not None
@@ -99,12 +94,6 @@ def test_without_a_batch_there_are_steps_and_no_images_per_sec() -> None:
     assert run.reason == "64 ms a step, but the log has no batch size"
 
 
-def test_a_fit_that_failed_has_its_reason() -> None:
-    run = the_run(KERAS_2[: KERAS_2.index("390/390")] + "  1/390 [.........] - ETA: 23s\nKilled\n")
-    assert run.images_per_sec is None
-    assert run.reason
-
-
 def test_horovod_has_its_total_and_the_standard_error_of_its_iterations() -> None:
     run = the_run(HOROVOD)
     assert (run.images_per_sec, run.n_gpus, run.batch_per_gpu) == (1204.0, 4, 32)
@@ -112,9 +101,3 @@ def test_horovod_has_its_total_and_the_standard_error_of_its_iterations() -> Non
     assert run.uncertainty == pytest.approx(5.5 / 1.96 / 2)
     cut = the_run(HOROVOD[: HOROVOD.index("Img/sec per GPU")])
     assert (cut.images_per_sec, cut.reason, cut.n_gpus) == (None, "the log ends before its total", 4)
-
-
-@pytest.mark.parametrize("text", ["Epoch 1/3\nloss 0.3\n", "100% 100/100 [00:12<00:00, 8.1it/s]\n"])
-def test_other_programs_are_not_taken_for_keras(text: str) -> None:
-    with pytest.raises(InputError, match="is not a training log"):
-        runs_in(text)

@@ -68,12 +68,6 @@ def test_a_recording_without_a_fingerprint_is_merged_with_a_warning(
     assert words in warning.says
 
 
-def test_captures_of_other_tools_need_no_fingerprint(tmp_path: Path) -> None:
-    (path, _) = recordings(tmp_path, None, None)
-    (tmp_path / "topo.txt").write_text("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n")
-    assert find(load([path, str(tmp_path / "topo.txt")])) == ()
-
-
 def test_files_that_disagree_are_called_by_their_names(tmp_path: Path) -> None:
     paths = recordings(tmp_path, "1f", "1f", limits=(180.0, 300.0))
     (finding,) = find(load(paths))
@@ -92,20 +86,7 @@ def test_gpus_of_other_models_are_of_two_machines(tmp_path: Path) -> None:
         loaded(tmp_path, *without)
 
 
-def test_gpus_at_other_addresses_are_of_two_machines(tmp_path: Path) -> None:
-    texts = [output("10:00:00", buses).replace("GPU UUID ", "Board ID ") for buses in ([1, 2], [3, 4])]
-    with pytest.raises(InputError, match="other PCI addresses"):
-        loaded(tmp_path, *texts)
-
-
-def test_the_same_gpus_without_uuids_may_be_of_one_machine(tmp_path: Path) -> None:
-    same = output("10:00:00", [1]).replace("GPU UUID ", "Board ID ")
-    cuda = "Device: 0, A100-SXM4-80GB, pciBusID: 1, pciDeviceID: 0\n   D\\D     0\n     0 1000.50\n"
-    assert len(loaded(tmp_path, same, f"[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n{cuda}").gpus) == 1
-
-
-@pytest.mark.parametrize("later", [[1, 3], [1, 2, 3]])
-@pytest.mark.parametrize("in_one_file", [True, False])
+@pytest.mark.parametrize(("later", "in_one_file"), [([1, 3], True), ([1, 2, 3], False)])
 def test_a_gpu_that_is_listed_at_one_time_only_is_lost(
     tmp_path: Path, later: list[int], in_one_file: bool
 ) -> None:

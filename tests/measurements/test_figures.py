@@ -13,7 +13,7 @@ from gputopo.captures import read_bundled
 from gputopo.measurements import not_comparable, study_of
 from gputopo.report import document_text, study_document
 from gputopo.values import schema
-from gputopo.values.run.measurement import BUSY, CONDITIONS, DRILL, DeviceFigure, Measurement
+from gputopo.values.run.measurement import BUSY, DRILL, DeviceFigure, Measurement
 from gputopo.values.study import OBSERVATIONS, Against, Cell, Figures, Study, varying
 from tests.benchmarks.bench_comparisons import KINDS, alarms
 from tests.report.shown import section_text
@@ -45,18 +45,6 @@ def says(measurements: list[Measurement], id: str) -> list[str]:
     return [one.says for one in study_of(measurements, title="t").observations if one.id == id]
 
 
-def test_every_condition_is_a_field() -> None:
-    assert set(CONDITIONS) <= set(Measurement.__struct_fields__)
-
-
-def test_a_failed_run_has_no_figure_and_is_no_zero() -> None:
-    found = figures_of([run(100), run(None, 2, status="failed", reason="out of memory"), run(180, 4)])
-
-    assert [cell.images_per_sec for cell in found.cells] == [100, None, 180]
-    assert found.cells[1].failed == ("out of memory",)
-    assert [row.n_gpus for row in found.scalings[0].rows] == [1, 4]
-
-
 def test_repeats_are_one_cell_and_the_same_file_counts_once() -> None:
     (cell,) = cells_of([run(100), run(104), run(104, digest="a"), run(104, digest="a", source="copy")])
 
@@ -65,17 +53,11 @@ def test_repeats_are_one_cell_and_the_same_file_counts_once() -> None:
     assert cell.images_per_sec == pytest.approx(308 / 3)
 
 
-def test_contradictory_repeats_are_named() -> None:
-    (words,) = says([run(100), run(150)], "repeats.contradict")
-    assert "100 to 150 images/sec" in words
-
-
 @pytest.mark.parametrize(
     ("difference", "refused"),
     [
         ({"batch_per_gpu": 16}, "batch per device"),
         ({"version": "2.16.1"}, "version"),
-        ({"machine": "other"}, "machine"),
     ],
 )
 def test_no_speedup_is_computed_over_a_run_under_other_conditions_and_that_is_said(
@@ -118,14 +100,6 @@ def test_where_more_gpus_stop_paying_is_named_with_both_speeds() -> None:
     assert "use 2 GPUs: 190 images/sec, 225 on 4 (+18%)" in words  # a GPU adds 17 %
 
 
-def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
-    runs = [run(55), run(180), run(70), run(69, 2)]
-
-    (words,) = says(runs, "scaling.verdict")
-    assert "unclear (figures are uncertain by" in words
-    assert not says(runs, "scaling.stops")
-
-
 @pytest.mark.parametrize(
     ("runs", "headline"),
     [
@@ -134,10 +108,6 @@ def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
             "resnet50 on 2 GPUs: 4,618 images/sec, from 1 run; repeat it to see how much runs differ.",
         ),
         ([run(100, source="a"), run(101, source="b")], "resnet50 on 1 GPU: 100.5 images/sec, from 2 runs."),
-        (
-            [run(30, backend="cpu", gpu=None), run(90, model="vgg16")],
-            "The fastest of 2: vgg16 on 1 GPU: 90 images/sec.",
-        ),
         (
             [run(None, status="failed", reason="out of memory")],
             "1 run without a figure (resnet50): out of memory.",
@@ -199,13 +169,6 @@ def test_a_spoilt_cell_has_its_figure_and_no_verdict(spoilt: dict[str, Any]) -> 
     assert (cell.images_per_sec, cell.spoilt) == (120, None)
 
 
-def test_the_first_line_on_a_single_run_says_what_others_used() -> None:
-    busy = run(100, conditions=[f"{BUSY} (other programs used 90% of the CPU)"])
-    assert study_of([busy], title="t").headline == (
-        "NOT RELIABLE: other programs used 90% of the CPU. Repeat."
-    )
-
-
 def test_slow_input_is_a_bottleneck() -> None:
     real: dict[str, Any] = {"data": "real", "distortions": False}
     (words,) = says([run(300), run(100, **real)], "input.bottleneck")
@@ -225,13 +188,6 @@ def test_a_slow_gpu_is_split_into_what_its_clock_explains_and_the_rest() -> None
     assert (row.clock_percent, row.explained_percent) == (None, None)
 
 
-def test_cpu_devices_are_alike_and_have_no_table_of_clocks() -> None:
-    devices = [DeviceFigure(number=number, images_per_sec=speed) for number, speed in enumerate((50, 40))]
-    for backend, tables in (("gpu", 1), ("cpu", 0)):
-        one = run(90, 2, variable_update="independent", devices=devices, backend=backend)
-        assert len(figures_of([one]).clocks) == tables
-
-
 def test_speeds_have_the_unit_of_their_runs_and_other_units_are_not_compared() -> None:
     runs = [run(100, unit="steps"), run(190, 2, unit="steps"), run(225, 4, unit="steps")]
     study = study_of(runs[:1], title="t")
@@ -248,15 +204,6 @@ def test_speeds_have_the_unit_of_their_runs_and_other_units_are_not_compared() -
     assert "per second" in text
     assert text.startswith("2 cells not compared, because their speeds have different units: images, steps.")
     assert "steps/sec" in text
-
-
-def test_runs_under_the_same_other_conditions_are_one_observation() -> None:
-    conditions = [["a power cap", f"{BUSY} ({batch}%)"] for batch in range(8, 16)]
-    runs = [run(90, batch_per_gpu=n, conditions=words) for n, words in enumerate(conditions)]
-    assert says(runs, "conditions.other") == [
-        "8 runs (resnet50): a power cap.",
-        f"8 runs (resnet50): {BUSY}.",
-    ]
 
 
 def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
@@ -296,12 +243,6 @@ def test_a_published_figure_is_beside_that_of_the_same_gpu_model_within_its_nois
     assert not figures_of([run(100, gpu="GeForce GTX 1080")], references=published).against
 
 
-def test_gpu_models_are_compared_in_the_same_mode() -> None:
-    for mode, tables in (("replicated", ["gpu"]), ("parameter_server", [])):
-        runs = [run(100, variable_update="replicated"), run(80, gpu="GeForce GTX 1080", variable_update=mode)]
-        assert [table.id for table in figures_of(runs).ratios] == tables
-
-
 def test_forty_cells_without_a_change_have_no_regression_and_one_with_a_change_has() -> None:
     chance = random.Random(1)
 
@@ -320,18 +261,10 @@ def test_forty_cells_without_a_change_have_no_regression_and_one_with_a_change_h
     assert row.difference_percent < -row.noise_percent
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_a_change_of_all_cells_below_the_noise_of_each_is_a_regression_and_no_change_is_none(
-    repeats: int,
-) -> None:
-    few: dict[str, Any] = {"studies": 3, "cells": 40, "noise": 0.03, "repeats": repeats}
+def test_a_change_of_all_cells_below_the_noise_of_each_is_a_regression_and_no_change_is_none() -> None:
+    few: dict[str, Any] = {"studies": 2, "cells": 40, "noise": 0.03, "repeats": 3}
     assert alarms(KINDS[0], **few).studies == 0
-    assert alarms(KINDS[2], **few).by_pooled == 3
-
-
-def test_cells_that_are_noisier_than_assumed_make_no_more_false_alarms() -> None:
-    found = alarms(KINDS[0], studies=12, cells=40, noise=0.08, repeats=1, seed=2)
-    assert found.studies == 0
+    assert alarms(KINDS[2], **few).by_pooled == 2
 
 
 def test_all_cells_together_are_stated_with_an_interval_and_decide() -> None:
@@ -348,7 +281,7 @@ def test_all_cells_together_are_stated_with_an_interval_and_decide() -> None:
     assert not newer.has_regression
 
 
-@pytest.mark.parametrize("now", [91.0, 95.0, 99.9])
+@pytest.mark.parametrize("now", [91.0, 99.9])
 def test_what_the_noise_of_a_run_hides_is_not_called_even(now: float) -> None:
     (row,) = against([run(now)], [run(100)])
     assert row.verdict == "cannot tell"
@@ -424,17 +357,3 @@ def names_of_rows(study: Study) -> list[str]:
     """The jobs and their numbers of GPUs in the table of all runs."""
     rows = section_text(study_document(study), "All runs", 150).splitlines()
     return [row.strip().rpartition("assumed")[0].rsplit(None, 2)[0] for row in rows if "assumed  " in row]
-
-
-def test_rows_that_differ_in_what_is_not_named_have_distinct_names() -> None:
-    runs = [run(90, dataset="imagenet"), run(80, dataset="cifar10"), run(70, 2)]
-    assert names_of_rows(study_of(runs, title="t")) == [
-        "resnet50, data set imagenet     1",
-        "resnet50, data set cifar10      1",
-        "resnet50                        2",
-    ]
-
-
-def test_a_headline_names_a_machine_that_its_runs_do_not_name() -> None:
-    of = [run(speed, n, machine=machine) for machine in ("box", None) for n, speed in ((1, 100), (2, 100))]
-    assert "the worst is ," not in study_of(of, title="t").headline

@@ -1,6 +1,5 @@
 import itertools
 
-import msgspec
 import pytest
 
 from gputopo.topology import without_identities
@@ -31,27 +30,6 @@ def test_a_link_is_written_low_index_first() -> None:
     for a, b in ((1, 0), (2, 2)):
         with pytest.raises(ValueError, match="low index first"):
             Link(a=a, b=b)
-
-
-def test_a_link_is_found_in_either_order() -> None:
-    link = Link(a=1, b=3, hop=Hop.PHB)
-    machine = Machine(source="x", links=(Link(a=0, b=1), link))
-    assert machine.link(3, 1) is link
-    assert machine.link(1, 3) is link
-    assert machine.link(0, 3) is None
-    assert machine.link(1, 1) is None
-
-
-def test_absent_facts_are_null_and_not_zero() -> None:
-    built = msgspec.to_builtins(Gpu(index=0))
-    assert built["memory_mib"] == {"total": None, "used": None, "free": None}
-    assert built["clocks_mhz"]["memory"] == {
-        "now": None,
-        "max": None,
-        "application": None,
-        "default_application": None,
-        "boost": None,
-    }
 
 
 def test_identities_are_left_out_and_all_else_stays() -> None:

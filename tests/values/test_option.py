@@ -1,4 +1,3 @@
-import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,20 +12,12 @@ from gputopo.values.option import (
     Text,
     arguments_for,
     given_of,
-    listed,
     nearest,
     number_in,
     options_of,
     parameters_of,
-    require_choice,
     shown,
 )
-
-
-def test_nearest_ignores_case_and_gives_nothing_for_something_else() -> None:
-    assert nearest("JSN", ("table", "json")) == ("json",)
-    assert nearest("xyz", ("table", "json")) == ()
-
 
 MODELS = ("lenet", "overfeat", "googlenet", "resnet50", "resnet101", "resnet20", "resnet56", "Dgx1")
 
@@ -38,30 +29,11 @@ MODELS = ("lenet", "overfeat", "googlenet", "resnet50", "resnet101", "resnet20",
         ("resnet51", ("resnet50", "resnet56", "resnet101")),  # of equally near ones the first of the list
         ("dgx", ("Dgx1",)),
         ("gogglenet", ("googlenet",)),
-        ("bert", ()),
         ("mobilenet", ()),
-        ("", ()),
     ],
 )
 def test_only_near_names_are_suggested(word: str, names: tuple[str, ...]) -> None:
     assert nearest(word, MODELS) == names
-
-
-def test_a_choice_is_given_back_and_another_value_names_all_choices() -> None:
-    assert require_choice("--format", "json", ("table", "json")) == "json"
-    with pytest.raises(UsageError) as caught:
-        require_choice("--format", "xml", ("table", "json"))
-    assert (caught.value.what, caught.value.hint) == ("--format cannot be 'xml'", "it takes table or json")
-
-
-def test_words_are_listed_as_a_person_does() -> None:
-    cases: list[tuple[list[str], str]] = [
-        (["a"], "a"),
-        (["a", "b"], "a or b"),
-        (["a", "b", "c"], "a, b or c"),
-    ]
-    for words, text in cases:
-        assert listed(words) == text
 
 
 def test_what_was_typed_is_shown_on_one_line_and_not_without_end() -> None:
@@ -146,12 +118,9 @@ def test_a_value_that_cannot_be_is_refused_with_those_that_can() -> None:
     cases: list[tuple[str, str, str]] = [
         ("count", "0", "1 or more"),
         ("count", str(MAX_INT + 1), f"{MAX_INT} at most"),
-        ("count", "two", "--count N"),
         ("count", "1" * 5000, "--count N"),
         ("momentum", "1", "from 0, below 1"),
-        ("momentum", "-0.1", "from 0, below 1"),
         ("momentum", "nan", "from 0, below 1"),
-        ("momentum", "x", "from 0, below 1"),
         ("epsilon", "0", "above 0"),
         ("epsilon", "inf", "above 0"),
         ("format", "jsn", "did you mean json"),
@@ -171,12 +140,6 @@ def test_a_number_may_have_a_unit() -> None:
     ]
     for unit, text, number in cases:
         assert number_in(unit, text) == number
-
-
-def test_a_number_of_another_unit_is_none() -> None:
-    cases: list[tuple[str, str]] = [("s", "5x"), ("s", "5GB"), ("bytes", "5m5"), ("", "5m"), ("s", "")]
-    for unit, text in cases:
-        assert math.isnan(number_in(unit, text))
 
 
 def test_a_wrong_unit_is_refused_with_those_that_are_meant() -> None:

@@ -2,7 +2,6 @@ from typing import Any
 
 import msgspec
 
-from gputopo.values import schema
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
@@ -73,13 +72,6 @@ def test_counters_have_a_maximum() -> None:
     maxima = {3: {"ecc.corrected_volatile": 3, "pcie.aer": {"fatal": 1, "nonfatal": 2}}}
     for one in at_samples(machine(*counted), maxima):
         assert one.gpus[0].ecc == Ecc(corrected_volatile=3)
-
-
-def test_samples_are_in_the_recording() -> None:
-    one = machine({"power_w.draw": 30.0}, {"processes": [{"pid": 1}]})
-    assert schema.decode(schema.encode(one), Machine, origin="x") == one
-    old = schema.encode(one).replace(b'"samples"', b'"other"')
-    assert schema.decode(old, Machine, origin="x").samples == ()
 
 
 def test_nvlinks_are_the_same_where_what_both_report_is() -> None:

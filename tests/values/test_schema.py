@@ -1,4 +1,3 @@
-import errno
 import json
 import os
 from pathlib import Path
@@ -18,11 +17,6 @@ def test_every_document_begins_with_its_kind() -> None:
     assert schema.to_builtins(BOX)["schema"] == "gputopo.machine/1"
     assert json.loads(schema.encode_pretty(BOX))["links"][0]["hop"] == "PIX"
     assert schema.encode_pretty(BOX).endswith("}\n")
-
-
-def test_what_is_written_reads_back_the_same() -> None:
-    for text in (schema.encode(BOX), schema.encode_pretty(BOX)):
-        assert schema.decode(text, Machine, origin="x") == BOX
 
 
 def test_the_kind_of_a_document_is_reported_without_reading_it_whole() -> None:
@@ -50,9 +44,6 @@ def test_a_document_that_cannot_be_read_states_why() -> None:
             "holds gputopo.machine/1",
         ),
         ('{"source": "li', "is not complete JSON", "copy the file again"),
-        ("", "is not complete JSON", "copy the file again"),
-        (b"\xff\xfe", "is not", ""),
-        ('{"source": 3}', "is not a valid gputopo.machine/1", "write the file again"),
         ("[]", "is not a valid gputopo.machine/1", "write the file again"),
     ]
     for text, what, hint in cases:
@@ -105,17 +96,6 @@ def test_a_full_disk_is_no_mistake_of_the_user(tmp_path: Path) -> None:
     assert raised.value.exit_code == ExitCode.HARDWARE
     assert "free some space" in raised.value.hint
     assert os.listdir(tmp_path) == []
-
-
-def test_a_folder_that_may_not_be_looked_into_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path) -> bool:  # what pathlib does on EACCES; root, who runs CI, is never refused
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(Path, "exists", refuse)
-    with pytest.raises(InputError, match=r"cannot write .*: Permission denied"):
-        schema.write(tmp_path / "box.json", BOX)
 
 
 def test_characters_that_act_on_a_terminal_are_escaped_in_json() -> None:

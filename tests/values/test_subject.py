@@ -1,18 +1,15 @@
 """Subjects of findings: each has one text, and the text is read as the same subject."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report import document_text, watched_document
-from gputopo.values import schema
 from gputopo.values.facts import (
     EVERY,
     FactPath,
     at_gpu,
     at_link,
-    at_nic,
     at_numa_node,
     at_pci,
     item,
@@ -29,10 +26,6 @@ subjects = st.one_of(
     st.builds(Subject.of_gpus, st.sets(gpus, min_size=1)),
     st.tuples(gpus, gpus).filter(lambda pair: pair[0] != pair[1]).map(lambda pair: Subject.of_link(*pair)),
 )
-
-
-class Document(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.test/1"):
-    subject: Subject
 
 
 def test_a_subject_has_one_text() -> None:
@@ -57,33 +50,15 @@ def test_the_text_is_read_as_the_same_subject(subject: Subject) -> None:
 def test_another_text_is_no_subject() -> None:
     for text in [
         "",
-        "gpu",
         "gpu:",
-        "gpu:x",
         "gpus:3-1",
         "gpus:1,",
-        "link:1",
         "link:1-1",
         "link:a-b",
         "nic:",
-        "Driver",
     ]:
         with pytest.raises(ValueError, match="no subject such as gpu:3"):
             Subject.parse(text)
-
-
-def test_a_subject_of_gpus_names_one_and_a_link_two() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        Subject.of_gpus([])
-    with pytest.raises(ValueError, match="got 2 twice"):
-        Subject.of_link(2, 2)
-
-
-@given(subjects)
-def test_json_holds_the_text(subject: Subject) -> None:
-    document = Document(subject)
-    assert schema.to_builtins(document) == {"schema": "gputopo.test/1", "subject": subject.text}
-    assert schema.decode(schema.encode(document), Document, origin="a test") == document
 
 
 def test_several_subjects_in_words() -> None:
@@ -115,11 +90,8 @@ def test_an_address_is_read_as_it_was_built() -> None:
     cases: list[tuple[str, tuple[str, str, str], tuple[int, ...]]] = [
         (at_gpu(3, "pcie.gen_now"), ("gpus", "3", "pcie.gen_now"), (3,)),
         (at_gpu(EVERY, "name"), ("gpus", "*", "name"), ()),
-        (at_gpu(0), ("gpus", "0", ""), (0,)),
         (at_gpu(0, item("nvlinks", 2, "active")), ("gpus", "0", "nvlinks[2].active"), (0,)),
         (at_link(0, 1, "hop"), ("links", "0-1", "hop"), (0, 1)),
-        (at_link(EVERY, fact="hop"), ("links", "*", "hop"), ()),
-        (at_nic(1, "hops.gpu:0"), ("nics", "1", "hops.gpu:0"), (1,)),
         (at_pci("0000:01:00.0", "kind"), ("pci", "0000:01:00.0", "kind"), ()),
         ("driver.version", ("driver", "", "version"), ()),
         (at_numa_node(1, "cpus"), ("host", "", "numa_nodes[1].cpus"), ()),
@@ -135,13 +107,11 @@ def test_an_address_is_followed() -> None:
     cases: list[tuple[str, list[object]]] = [
         ("gpus[3].fan_percent", [30]),
         ("gpus[*].fan_percent", [None, 30]),
-        ("gpus[1].fan_percent", []),
         ("gpus[0].nvlinks[2].active", [True]),
         ("links[0-3].nvlinks", [2]),
         ("nics[1].name", ["mlx5_0"]),
         ("pci[0000:01:00.0].aer.fatal", [1]),
         ("host.numa_nodes[1].cpus", ["0-3"]),
-        ("host.kernel", ["6.8"]),
         ("host.unheard_of", [None]),
     ]
     for text, values in cases:
@@ -157,12 +127,9 @@ def test_every_single_fact_has_its_address() -> None:
 def test_devices_are_renumbered() -> None:
     cases: list[tuple[str, str | None]] = [
         ("gpus[0].name", "gpus[5].name"),
-        ("gpus[*].name", "gpus[*].name"),
         ("gpus[1].name", None),
         ("links[0-3].hop", "links[4-5].hop"),
-        ("links[0-1].hop", None),
         ("nics[0].hops.gpu:3", "nics[7].hops.gpu:4"),
-        ("nics[0].hops.nic:0", "nics[7].hops.nic:7"),
         ("nics[0].hops.gpu:1", None),
         ("host.kernel", "host.kernel"),
     ]

@@ -15,13 +15,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gputopo.captures import merging
-from gputopo.captures.ledger import Claims, Format, unread
+from gputopo.captures.ledger import Claims, Format, filled, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
     Unanswered,
     machine,
     parse_unanswered,
+    read_unanswered,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
@@ -122,7 +123,7 @@ def _scan(text: str, origin: str) -> _Scan:
 def claims(text: str) -> Claims:
     """Return as read the column names and matching lines below, as known the lines of other queries."""
     scan = _scan(text, "")
-    silent = {line.number for line in scan.outside if parse_unanswered(line.text) is not None}
+    silent = {number for number, line in filled(text).items() if parse_unanswered(line)}
     return Claims(
         frozenset(silent.union(*(table.line_numbers() for table in scan.tables))), frozenset(scan.known)
     )
@@ -131,12 +132,11 @@ def claims(text: str) -> Claims:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the GPUs, one per line. Raises InputError if no line fits the columns or GPUs share an index."""
     scan = _scan(text, origin)
-    for line in scan.outside if scan.tables else ():
-        scan.tables[0].take_unanswered(line)
-    filled = [table for table in scan.tables if table.rows or table.unanswered]
-    if not filled:
+    unanswered = read_unanswered(text.splitlines())
+    tables = [table for table in scan.tables if table.rows] or scan.tables[: len(unanswered)]
+    if not tables:
         raise InputError(f"{origin}: the query's first line is there, and no GPU below it", _HINT)
-    return merging.merge([table.machine() for table in filled])
+    return merging.merge([table.machine(unanswered) for table in tables])
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -207,7 +207,6 @@ class _Table:
     rows: list[_Line] = field(default_factory=list)
     heads: list[tuple[int, int]] = field(default_factory=list)  # repeated names: rows above, line
     index_of: dict[str, int] = field(default_factory=dict)  # index of each GPU, by its identity
-    unanswered: dict[int, Unanswered] = field(default_factory=dict)  # by line number
     gaps: list[Gap] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
 
@@ -232,7 +231,7 @@ class _Table:
 
     def take(self, line: _Line) -> None:
         """Read a line: a GPU, repeated column names, or something else."""
-        if self.take_unanswered(line):
+        if parse_unanswered(line.text):
             return
         if [_column(cell) for cell in line.cells] == self.columns:
             self.heads.append((len(self.rows), line.number))
@@ -248,23 +247,16 @@ class _Table:
 
     def line_numbers(self) -> frozenset[int]:
         """Return the numbers of its lines."""
-        lines = (self.head.number, *(line for _, line in self.heads), *(line.number for line in self.rows))
-        return frozenset((*lines, *self.unanswered))
+        return frozenset(
+            (self.head.number, *(line for _, line in self.heads), *(line.number for line in self.rows))
+        )
 
-    def take_unanswered(self, line: _Line) -> bool:
-        """Add a line if it reports that a GPU did not answer."""
-        silent = parse_unanswered(line.text) if len(line.cells) == 1 else None
-        if silent is None:
-            return False
-        self.unanswered[line.number] = silent
-        return True
-
-    def machine(self) -> Machine:
+    def machine(self, unanswered: Iterable[Unanswered]) -> Machine:
         """Return the GPUs as a machine; if the text is a log, with the samples to store."""
         samples = self._samples()
         if len(samples) > 1:
-            return self._series(samples)
-        return self._at(samples[0] if samples else [], self.unanswered.values())
+            return self._series(samples, unanswered)
+        return self._at(samples[0] if samples else [], unanswered)
 
     def _samples(self) -> list[_Rows]:
         """Return the rows of each sample, each with the index of its GPU."""
@@ -367,7 +359,7 @@ class _Table:
             ),
         )
 
-    def _series(self, samples: Sequence[_Rows]) -> Machine:
+    def _series(self, samples: Sequence[_Rows], unanswered: Iterable[Unanswered]) -> Machine:
         """Return the GPUs of a log: its last whole sample, the samples to store, and counts over all."""
         last: dict[int, tuple[int, _Line]] = {  # the last row of each GPU, and the place of its sample
             index: (place, line) for place, rows in enumerate(samples) for index, line in rows
@@ -396,8 +388,7 @@ class _Table:
         stored = [self._sample(samples[place]) for place in sorted({*series.stored(samples), shown})]
         clock = Clock()
         times = [clock.read(self._time(each) or "") for each in samples]
-        of_rows = self.unanswered.values() if self.numbers else ()
-        whole_log = self._at(sorted({**rows, **others}.items()), of_rows)
+        whole_log = self._at(sorted({**rows, **others}.items()), unanswered if self.numbers else ())
         lasting = {gpu.index: facts_of(gpu) for gpu in whole_log.gpus}
         lost = [{"index": gpu.index, "lost": True} for gpu in whole_log.gpus if gpu.lost]
         if lost:

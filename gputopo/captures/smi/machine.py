@@ -53,6 +53,11 @@ def parse_unanswered(line: str) -> Unanswered | None:
     )
 
 
+def read_unanswered(lines: Iterable[str]) -> list[Unanswered]:
+    """Return the content of all such lines among these."""
+    return list(dict.fromkeys(silent for line in lines if (silent := parse_unanswered(line))))
+
+
 def with_unanswered(
     rows: Mapping[int, ReportedGpu], unanswered: Iterable[Unanswered], names: Names, *, numbered: bool
 ) -> dict[int, ReportedGpu]:
@@ -64,7 +69,7 @@ def with_unanswered(
     known.
     """
     new: list[Unanswered] = []
-    for line in dict.fromkeys(unanswered):
+    for line in unanswered:
         answered = [gpu for index, gpu in rows.items() if _is_about(line, index, gpu, numbered)]
         for gpu in answered:
             gpu.lost = True

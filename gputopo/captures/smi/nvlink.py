@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, read_lines
-from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
+from gputopo.captures.smi.machine import parse_unanswered, read_unanswered, with_lost
 from gputopo.reference import expected_gpu
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, item
@@ -80,7 +80,6 @@ def _gpu_line(line: str) -> re.Match[str] | None:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the GPUs and their links. Raises InputError if two lines about one GPU or link differ."""
     reported: dict[int, _ReportedGpu] = {}
-    lost: dict[str | int | None, Unanswered] = {}
     gpu: _ReportedGpu | None = None
     driver = Driver()
 
@@ -97,8 +96,8 @@ def parse(text: str, *, origin: str) -> Machine:
             gpu.instances = (gpu.instances or 0) + 1
         elif version := _VERSION.match(line):
             driver = Driver(version=version[1])
-        elif silent := parse_unanswered(line.strip()):
-            lost[silent.address or silent.number] = silent
+        elif parse_unanswered(line):
+            pass
         elif gpu is not None and (refused := _REFUSED.match(line)):
             gpu.refused = refused[1].strip()
         elif gpu is not None and line.strip() in ("...", "…"):
@@ -114,7 +113,7 @@ def parse(text: str, *, origin: str) -> Machine:
         else LIST
     )
     machine = replace(_machine(reported), source=source, driver=driver, unread=lines.unread(source))
-    return with_lost(machine, lost.values())
+    return with_lost(machine, read_unanswered(text.splitlines()))
 
 
 def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:

@@ -8,7 +8,7 @@ SXM2...`) is not known. Several tables (`-l`, `watch`) are samples of one machin
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from gputopo.captures.smi.machine import (
     identity_of,
     machine,
     parse_unanswered,
+    read_unanswered,
     refuse_others,
     with_unanswered,
 )
@@ -91,27 +92,24 @@ def parse(text: str, *, origin: str) -> Machine:
     """Read the tables in a text. Raises InputError if no table has a GPU."""
     outputs: list[_Output] = []
     ahead: list[str] = []
-    silent: list[Unanswered] = []  # above the first table
+    silent = read_unanswered(text.splitlines())
 
     def take(number: int, line: str) -> bool:
         line = line.replace("\t", " ")
         if _HEAD.match(line):
             time = next((above for above in ahead if _TIME.fullmatch(above)), None)
-            outputs.append(_Output(time, unanswered=[] if outputs else silent))
+            outputs.append(_Output(time))
         ahead[:] = [*ahead[-1:], line]
-        if not outputs and (unanswered := parse_unanswered(line)):
-            silent.append(unanswered)
-            return True
-        if _TIME.fullmatch(line) or _RULE.fullmatch(line):
+        if _TIME.fullmatch(line) or _RULE.fullmatch(line) or parse_unanswered(line):
             return True
         if not outputs and _cells(line, _GPU):  # the head of the table is missing
-            outputs.append(_Output(None, unanswered=silent))
+            outputs.append(_Output(None))
         return bool(outputs) and outputs[-1].take(number, line)
 
     strays = read_lines(text, take).unread(SOURCE)
-    if not any(output.gpus or output.unanswered for output in outputs):
+    if not any(output.gpus or silent for output in outputs):
         raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
-    machines = [output.machine() for output in outputs]
+    machines = [output.machine(silent) for output in outputs]
     identities = [identity_of(machine, "one of the tables") for machine in machines]
     # The number of GPUs is not compared: `-i` shows only some.
     refuse_others([identity._replace(attached=None) for identity in identities], origin)
@@ -133,7 +131,6 @@ class _Output:
     time: str | None
     gpus: dict[int, ReportedGpu] = field(default_factory=dict)
     driver: list[tuple[Named, str]] = field(default_factory=list)
-    unanswered: list[Unanswered] = field(default_factory=list)
     gpu: ReportedGpu | None = None  # the GPU of the line above
     processes: bool | None = None  # None: no list of processes so far
 
@@ -146,9 +143,6 @@ class _Output:
             return bool(versions)
         if _TITLES.match(line):
             self.processes = False if "rocesses:" in line and self.processes is None else self.processes
-            return True
-        if silent := parse_unanswered(line):
-            self.unanswered.append(silent)
             return True
         readers: tuple[Callable[[int, str], bool], ...] = (self._process, self._no_processes)
         if self.processes is None:
@@ -246,8 +240,8 @@ class _Output:
         understood = [self.gpu.add(Entry(path, text, number, line)) for path, text in facts.items()]
         return all(understood)
 
-    def machine(self) -> Machine:
-        """Return what the table shows."""
+    def machine(self, unanswered: Iterable[Unanswered]) -> Machine:
+        """Return what the table shows, and the GPUs that did not answer."""
         for gpu in self.gpus.values():
             if self.processes is not None:  # the GPU table is complete, and so are its instances
                 gpu.instances_end = True
@@ -255,7 +249,7 @@ class _Output:
                 gpu.processes = []
         return machine(
             SOURCE,
-            with_unanswered(self.gpus, self.unanswered, names("csv"), numbered=True),
+            with_unanswered(self.gpus, unanswered, names("csv"), numbered=True),
             driver_values=self.driver,
             not_understood=(),
             attached=None,

@@ -7,7 +7,7 @@ line about a GPU that is not understood is Unread; lines around the outputs are 
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from gputopo.captures.smi.machine import (
     Unanswered,
     machine,
     parse_unanswered,
+    read_unanswered,
     refuse_others,
     with_unanswered,
 )
@@ -83,16 +84,16 @@ def parse(text: str, *, origin: str) -> Machine:
     for line in lines:
         reading.take(line)
     refuse_others([output.identity for output in reading.outputs if output.rows()], origin)
-    outputs = [
-        output for output in reading.outputs if output.rows() or output.unanswered or output.attached == "0"
-    ]
+    unanswered = read_unanswered(line.text for line in lines)
+    outputs = [output for output in reading.outputs if output.rows() or output.attached == "0"]
+    outputs = outputs or reading.outputs[: len(unanswered)]
     if not outputs:
         raise InputError(f"{origin}: no GPU in this `nvidia-smi -q` text", _HINT)
     keys = list(dict.fromkeys(key for output in outputs for key in output.rows()))
     if len(outputs) > 1:  # each may list some GPUs only: NVML's order is by address
         keys.sort()
     listed = {key: output.time for output in outputs for key in output.rows()}
-    merged = merging.merge([output.machine(keys, listed) for output in outputs])
+    merged = merging.merge([output.machine(keys, listed, unanswered) for output in outputs])
     return replace(
         merged,
         source=SOURCE if len(merged.samples) < 2 else merged.source,
@@ -164,7 +165,6 @@ class _Output:
     attached: str | None = None
     time: str | None = None
     driver: list[tuple[Named, str]] = field(default_factory=list)
-    unanswered: list[Unanswered] = field(default_factory=list)  # lines about GPUs that did not answer
     not_understood: list[Unread] = field(default_factory=list)
 
     @property
@@ -192,7 +192,9 @@ class _Output:
         """List a line as not understood."""
         self.not_understood.append(unread(SOURCE, line.number, line.text))
 
-    def machine(self, keys: Sequence[str], listed: Mapping[str, str | None]) -> Machine:
+    def machine(
+        self, keys: Sequence[str], listed: Mapping[str, str | None], unanswered: Iterable[Unanswered]
+    ) -> Machine:
         """Return the machine of this output.
 
         `keys`: the GPUs of all outputs, in order; `listed`: the time of the last output that lists each GPU.
@@ -210,7 +212,7 @@ class _Output:
             )
         return machine(
             SOURCE,
-            with_unanswered(gpus, self.unanswered, names("text"), numbered=False),
+            with_unanswered(gpus, unanswered, names("text"), numbered=False),
             driver_values=self.driver,
             not_understood=self.not_understood,
             attached=None if gone else self.attached,
@@ -246,9 +248,7 @@ class _Reading:
                 Entry("pci/bus id", match[1], line.number, line.text)
             )
             self.base = line.indent
-        elif silent := parse_unanswered(line.text):
-            self.output.unanswered.append(silent)
-        elif self._take_above_gpus(line):
+        elif parse_unanswered(line.text) or self._take_above_gpus(line):
             pass
         elif self.gpu is not None and (line.indent > self.base or self.flat):
             self._take_of_gpu(line)

@@ -17,7 +17,7 @@ from tests import there
 from tests.captures.samples import in_turn
 from tests.captures.samples import measured_of as read
 from tests.kit.dialects import nccl_tests
-from tests.kit.dialects.nccl_tests import ERAS, PROGRAMS, Written
+from tests.kit.dialects.nccl_tests import PROGRAMS, Written
 
 seeds = st.integers(0, 2**32)
 
@@ -39,13 +39,13 @@ def check(written: Written, text: str) -> Bandwidth:
     return bandwidth
 
 
-@pytest.mark.parametrize(("era", "program"), in_turn(ERAS, PROGRAMS))
-def test_each_version_is_read_back(era: str, program: str) -> None:
+@pytest.mark.parametrize(("per_iteration", "program"), in_turn([False, True], PROGRAMS))
+def test_each_program_is_read_back(per_iteration: bool, program: str) -> None:
     @settings(max_examples=1)
     @given(seeds)
     def run(seed: int) -> None:
-        written = nccl_tests.measure(Random(seed), ERAS[era], program)
-        check(written, nccl_tests.text(written, ERAS[era]))
+        written = nccl_tests.measure(Random(seed), program)
+        check(written, nccl_tests.text(written, per_iteration=per_iteration))
 
     run()
 
@@ -53,27 +53,39 @@ def test_each_version_is_read_back(era: str, program: str) -> None:
 @settings(max_examples=1)
 @given(seeds)
 def test_ranks_on_several_hosts_are_of_no_machine(seed: int) -> None:
-    written = nccl_tests.measure(Random(seed), ERAS["2025"], "all_reduce", hosts=3)
-    bandwidth = check(written, nccl_tests.text(written, ERAS["2025"]))
+    written = nccl_tests.measure(Random(seed), "all_reduce", hosts=3)
+    bandwidth = check(written, nccl_tests.text(written))
     assert {one.source for one in bandwidth.samples} == {HOSTS}
     assert any("3 hosts with" in note for note in bandwidth.notes)
 
 
-def all_reduce(seed: int = 1, era: str = "2025") -> tuple[Written, str]:
-    written = nccl_tests.measure(Random(seed), ERAS[era], "all_reduce")
-    return written, nccl_tests.text(written, ERAS[era])
+def test_the_columns_of_2019_are_read() -> None:
+    rates = "  2012.4    8.34   14.59"
+    text = (
+        "$ ./build/all_reduce_perf -g 8\n# nThread 1 nGpus 8 minBytes 16777216 maxBytes 16777216\n"
+        + "".join(f"#   Rank  {n} Pid   {n} on box device  {n} [0x{n:02x}] Tesla V100\n" for n in range(8))
+        + "#       size         count    type   redop     time   algbw   busbw  error\n"
+        f"    16777216       4194304   float     sum {rates}  2e-07 {rates}  2e-07\n"
+        "# Avg bus bandwidth    : 14.59\n"
+    )
+    machine, bandwidth = read(text)
+    assert [(one.bus_gb_per_s, one.ranks) for one in bandwidth.samples.of(CollectiveRate)] == [(14.59, 8)] * 2
+    assert ([gpu.name for gpu in machine.gpus], machine.unread) == (["Tesla V100"] * 8, ())
 
 
-@pytest.mark.parametrize(
-    "mark", ["[1,0]<stdout>:", "0: ", "0:", "2026-01-02T03:04:05.678901234Z ", "> ", "    ", "nid001 0: "]
-)
+def all_reduce(seed: int = 1) -> tuple[Written, str]:
+    written = nccl_tests.measure(Random(seed), "all_reduce")
+    return written, nccl_tests.text(written)
+
+
+@pytest.mark.parametrize("mark", ["0:", "nid001 0: "])
 def test_marks_before_the_lines_are_no_part_of_them(mark: str) -> None:
     written, text = all_reduce()
     check(written, "".join(mark + line for line in text.splitlines(keepends=True)))
 
 
-@pytest.mark.parametrize("mark", ["[0]", "[1,0]<stdout>:"])
-def test_a_launcher_may_mark_each_write_within_a_row(mark: str) -> None:
+def test_a_launcher_may_mark_each_write_within_a_row() -> None:
+    mark = "[1,0]<stdout>:"
     written, text = all_reduce()
     marked = [re.sub(r"(?<=-1)  |(?<=  0)  (?=.)", f"{mark}  ", line) for line in text.splitlines()]
     assert any(f"-1{mark}" in line and f"0{mark}" in line for line in marked)
@@ -131,10 +143,6 @@ def test_lines_of_nccl_stand_among_the_rows() -> None:
             ("card mlx5_0", "card mlx5_3", "NET", "NET/IB", "GDRDMA"),
         ),
         (
-            ("NET/Socket : Using [0]eth0:10.0.0.7<0>", "Channel 01 : 1[1] -> 0[0] [send] via NET/Socket/0"),
-            ("card eth0", "NET", "NET/Socket"),
-        ),
-        (
             ("Channel 03/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/2/GDRDMA/Shared",),
             ("NET", "NET/AWS Libfabric", "GDRDMA"),
         ),
@@ -143,18 +151,17 @@ def test_lines_of_nccl_stand_among_the_rows() -> None:
 def test_the_log_shows_by_which_cards_and_how_hosts_are_joined(
     lines: tuple[str, ...], facts: tuple[str, ...]
 ) -> None:
-    written = nccl_tests.measure(Random(3), ERAS["2025"], "all_reduce", hosts=2)
-    text = nccl_tests.text(written, ERAS["2025"])
+    written = nccl_tests.measure(Random(3), "all_reduce", hosts=2)
+    text = nccl_tests.text(written)
     log = "\n".join(f"n1:71:99 [0] NCCL INFO {line}" for line in lines)
     bandwidth = check(written, f"{log}\n{text}")
     assert {one.nccl for one in bandwidth.samples.of(CollectiveRate)} == {facts}
     assert {one.hosts for one in bandwidth.samples.of(CollectiveRate)} == {2}
 
 
-@pytest.mark.parametrize("separator", [",", ";", " | "])
-def test_rows_may_be_separated_otherwise(separator: str) -> None:
+def test_rows_may_be_separated_otherwise() -> None:
     written, text = all_reduce()
-    rows = [re.sub(r" +", separator, line.strip()) for line in text.splitlines() if re.match(r" +\d", line)]
+    rows = [re.sub(r" +", " | ", line.strip()) for line in text.splitlines() if re.match(r" +\d", line)]
     _, bandwidth = read("\n".join(rows), "all_reduce.csv")
     assert {(one.bytes, one.bus_gb_per_s) for one in bandwidth.samples.of(CollectiveRate)} == {
         (one.bytes, one.bus_gb_per_s)
@@ -183,7 +190,6 @@ def test_an_unknown_operation_is_not_measured() -> None:
         ("sum  -1", 0.875, "0", "reduce_scatter"),
         ("sum  3", 1, "0", "reduce"),
         ("none  3", 1, "0", "broadcast"),
-        ("none  -1", 0.875, "0", "allgather"),
         ("none  -1", 0.875, "N/A", "alltoall"),
         ("none  -1", 1, "N/A", "alltoall"),  # of so many ranks that (n - 1) / n is printed as 1
         ("sum  -1", 1, "N/A", "sendrecv"),
@@ -194,26 +200,6 @@ def test_rows_alone_show_their_operation(columns: str, ratio: float, in_place: s
     _, bandwidth = read(f" 1073741824  268435456  float  {columns}  {rates}  0  {rates}  {in_place}\n")
     assert {one.kind for one in bandwidth.samples} == {kind}
     assert {one.ranks for one in bandwidth.samples.of(CollectiveRate)} == {None if ratio == 1 else 8}
-
-
-def test_an_all_reduce_of_two_gpus_is_assumed_with_a_note() -> None:
-    _, text = all_reduce(era="2023")
-    lines = [line for line in text.splitlines() if "Rank" not in line and "_perf" not in line]
-    rows = [line for line in lines if re.match(r" +\d", line)]
-    head = [line for line in lines if line not in rows]
-    ranks = [
-        f"# Rank  {n} Group  0 Pid 1 on box device  {n} [0x0{n}] NVIDIA GeForce RTX 4090" for n in (0, 1)
-    ]
-    row = " 1073741824  268435456  float  sum  -1  50000  21.47  21.47  0  50000  21.47  21.47  0"
-    _, bandwidth = read("\n".join([*head[:3], *ranks, row]))
-    assert {(one.kind, one.source) for one in bandwidth.samples} == {("allreduce", "gpu:0,1")}
-    assert any("all-reduce is assumed" in note for note in bandwidth.notes)
-
-
-def test_two_runs_of_one_program_are_told_apart() -> None:
-    _, text = all_reduce()
-    _, bandwidth = read(text + text)
-    assert {one.run for one in bandwidth.samples} == {"1", "2"}
 
 
 def test_runs_of_several_machines_are_of_none() -> None:
@@ -238,12 +224,6 @@ def test_a_failure_is_of_the_operation() -> None:
     assert "node0" not in failure.says
 
 
-def test_the_tool_may_have_failed_the_average() -> None:
-    _, text = all_reduce()
-    _, bandwidth = read(re.sub(r"Avg bus bandwidth    : \S+ ", "Avg bus bandwidth    : 12.3 FAILED", text))
-    assert "BELOW_MINIMUM" in {one.reason for one in bandwidth.failures}
-
-
 def test_amd_gpus_are_refused() -> None:
     _, text = all_reduce()
     with pytest.raises(InputError, match="AMD"):
@@ -256,7 +236,7 @@ def test_rows_that_contradict_themselves_are_not_understood() -> None:
         read(row)
 
 
-@pytest.mark.parametrize(("mixed", "gpus"), [(0, 1), (1, 1), (1, 2), (4, 2)])
+@pytest.mark.parametrize(("mixed", "gpus"), [(0, 1), (1, 2)])
 def test_processes_that_did_not_meet_are_separate_runs_and_no_measurement(mixed: int, gpus: int) -> None:
     rates = {1: "1217.94    0.00", 2: "1217.94  1217.94"}[gpus]
 

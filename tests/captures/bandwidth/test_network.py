@@ -20,17 +20,11 @@ from tests.kit.dialects.network import Perftest
 
 seeds = st.integers(0, 2**32)
 FORMS = {
-    "Gb/s": Perftest(),
-    "MiB/s": Perftest(unit="MiB"),
+    "MiB/s, atomic": Perftest("Atomic", unit="MiB"),
     "old MB/s, send": Perftest("Send", unit="MB"),
-    "read": Perftest("RDMA_Read", streams=4),
-    "atomic": Perftest("Atomic", unit="MiB"),
-    "both directions": Perftest(bidirectional=True),
-    "quality of service": Perftest(qos=True),
-    "two ports": Perftest(per_port=True, duration=True),
-    "with the CPU": Perftest("Send", cpu=True, duration=True),
+    "both directions, read": Perftest("RDMA_Read", bidirectional=True, streams=4),
+    "by duration": Perftest(duration=True),
     "latency": Perftest("Send", unit=None),
-    "latency of reads": Perftest("RDMA_Read", unit=None),
     "latency by duration": Perftest(unit=None, duration=True),
 }
 
@@ -61,7 +55,7 @@ def rates(samples: Iterable[Sample]) -> list[float]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_of_perftest_is_read_back(form: str) -> None:
-    @settings(max_examples=3)
+    @settings(max_examples=1)
     @given(seeds)
     def run(seed: int) -> None:
         random = Random(seed)
@@ -77,15 +71,6 @@ def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
     bandwidth = check(*network.iperf3_json(random, network.any_iperf3(random)), "iperf3")
     assert any("7 segments were sent again" in note for note in bandwidth.notes)
     assert "10.1.0" not in repr(bandwidth)
-
-
-def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
-    texts = [network.perftest(Random(seed), Perftest(), [65536]) for seed in (1, 2)]
-    machine, bandwidth = read("".join(f"== n{at} ==\n{text}" for at, (text, _) in enumerate(texts, 1)))
-    assert [(one.run, one.median_gb_per_s) for one in bandwidth.samples.of(TransferRate)] == [
-        (f"n{at}", samples[0].value) for at, (_, samples) in enumerate(texts, 1)
-    ]
-    assert machine.unread == ()
 
 
 def test_a_table_without_its_title_is_refused() -> None:
@@ -113,33 +98,11 @@ def test_a_receiver_without_bytes_leaves_udp_unmeasured_and_tcp_to_its_sender(pr
     assert "the receiver reports no bytes" in words
 
 
-def test_an_interrupt_is_no_failure_of_the_network() -> None:
-    error = "interrupt - the client has terminated"
-    _, bandwidth = read(json.dumps({"start": {"version": "iperf 3.9", "connected": []}, "error": error}))
-    assert (*bandwidth.samples, *bandwidth.failures) == ()
-    assert not bandwidth.complete
-
-
-def test_a_text_without_a_row_is_refused() -> None:
-    head, _ = network.perftest(Random(5), Perftest(), [])
-    with pytest.raises(InputError, match="no result"):
-        read(head)
-
-
-def test_the_text_of_iperf3_is_refused_with_the_option_for_its_json() -> None:
-    row = "[  5]   0.00-10.04  sec  10.9 GBytes  9.37 Gbits/sec                  receiver"
-    with pytest.raises(InputError, match="of iperf") as error:
-        read_text(f"Connecting to host 10.1.0.8, port 5201\n{row}\n\niperf Done.\n", origin="log")
-    assert "iperf3 -J" in error.value.hint
-
-
 @pytest.mark.parametrize(
     "text",
     [
         json.dumps({"start": {"version": "iperf 3.9"}, "error": "error - unable to connect to server"}),
         f"{'-' * 80}\n RDMA_Write BW Test\n{'-' * 80}\nCouldn't connect to 10.0.0.2:18515\n",
-        "Couldn't connect to 10.0.0.2:18515\n",
-        " Completion with error at client\n",
         " Port number 1 state is Down\n",
         "Unexpected CM event bl blka 6\n",
     ],
@@ -152,7 +115,7 @@ def test_a_connection_that_was_refused_is_a_finding(text: str) -> None:
     assert "10.0.0.2" not in finding.says
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(seeds)
 def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
     random = Random(seed)
@@ -178,13 +141,3 @@ def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
         assert one.value is not None
         assert isfinite(one.value)
         assert one.value > 0
-
-
-def test_a_negative_average_of_perftest_is_named_and_no_rate() -> None:
-    text, (sample,) = network.perftest(Random(1), Perftest(), [65536])
-    (average,) = [line.split()[3] for line in text.splitlines() if line.startswith(" 65536")]
-    _, bandwidth = read(text.replace(average, f"-{average}"))
-    assert not bandwidth.samples
-    (why,) = bandwidth.not_measured
-    assert why.reason == f"the average that it prints is negative: -{average}"
-    assert sample.value

@@ -1,7 +1,5 @@
 from pathlib import Path
 
-import pytest
-
 from gputopo.captures import load
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
@@ -36,36 +34,16 @@ def test_files_given_together_are_the_gpus_that_their_names_number(tmp_path: Pat
     assert machine.contradictions == ()
 
 
-@pytest.mark.parametrize("name", ["bandwidthTest-{}.txt", "gpu{}"])
-def test_names_of_the_program_or_a_gpu_number_the_gpus(name: str, tmp_path: Path) -> None:
-    files = [put(tmp_path, name.format(i), 1000 + i) for i in (2, 0, 1)]
+def test_the_name_of_the_program_numbers_the_gpus(tmp_path: Path) -> None:
+    files = [put(tmp_path, f"bandwidthTest-{i}.txt", 1000 + i) for i in (2, 0, 1)]
     machine, bandwidth = measured(*files)
     assert rates(bandwidth) == {"gpu:0": 1.0, "gpu:1": 1.001, "gpu:2": 1.002}
     assert [gpu.index for gpu in machine.gpus] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["run{}.txt", "result_{}.log"])
-def test_other_names_are_of_runs_of_one_gpu(name: str, tmp_path: Path) -> None:
-    files = [put(tmp_path, name.format(i), 1000 + i) for i in range(3)]
-    machine, bandwidth = measured(*files)
-    assert [run.name for sample in bandwidth.samples for run in sample.runs] == [
-        name.format(i) for i in range(3)
-    ]
-    assert [gpu.index for gpu in machine.gpus] == [0]
-
-
 def test_one_file_alone_keeps_its_own_number(tmp_path: Path) -> None:
     machine, bandwidth = measured(put(tmp_path, "gpu_3.txt", 1000))
     assert rates(bandwidth) == {"gpu:0": 1.0}
-    assert [gpu.index for gpu in machine.gpus] == [0]
-
-
-def test_files_whose_names_do_not_tell_them_apart_are_runs_of_one_gpu(tmp_path: Path) -> None:
-    files = [put(tmp_path, f"{folder}/gpu_0.txt", 1000 + i) for i, folder in enumerate("ab")]
-    machine, bandwidth = measured(*files)
-    (sample,) = bandwidth.samples
-    assert sample.destination == "gpu:0"
-    assert [(run.name, run.value) for run in sample.runs] == [(files[0], 1.0), (files[1], 1.001)]
     assert [gpu.index for gpu in machine.gpus] == [0]
 
 

@@ -21,15 +21,6 @@ def test_without_numa_numbers_two_roots_are_no_known_hop() -> None:
     assert machine.nics[0].hops == {"gpu:2": Hop.PHB}
 
 
-def test_one_root_and_numbers_in_brackets_are_read() -> None:
-    text = (
-        "-[0000:00]-+-00.0  Intel Corporation Device [8086:3ec2]\n"
-        "           \\-01.0-[01]----00.0  NVIDIA Corporation GP104 [GeForce GTX 1080] [10de:1b80]\n"
-    )
-    machine = read(text)
-    assert [(gpu.pci_address, gpu.pci_device_id) for gpu in machine.gpus] == [("0000:01:00.0", "1b80")]
-
-
 def test_a_line_without_a_parent_is_listed() -> None:
     first, *rest = samples.LSPCI_TREE.splitlines()
     machine = read("\n".join([first, "     +-19.0  what is this", *rest]))
@@ -45,16 +36,12 @@ def test_a_function_that_stands_twice_is_refused() -> None:
     ("name", "kind"),
     [
         ("NVIDIA Corporation GA102 [GeForce RTX 3090]", "gpu"),
-        ("NVIDIA Corporation GH100 [H100 SXM5 80GB]", "gpu"),
-        ("NVIDIA Corporation G80 [GeForce 8800 GTX]", "gpu"),
         ("NVIDIA Corporation GA102 High Definition Audio Controller", "other"),
-        ("NVIDIA Corporation TU102 USB Type-C UCSI Controller", "other"),
         ("NVIDIA Corporation GA100 [A100 NVSwitch]", "other"),
         ("NVIDIA Corporation Device 2330", "gpu"),
         ("NVIDIA Corporation Device 22a3", "other"),
         ("Mellanox Technologies MT28908 Family [ConnectX-6]", "nic"),
         ("Intel Corporation Ethernet Controller X710 for 10GBASE-T", "nic"),
-        ("Samsung Electronics Co Ltd NVMe SSD Controller S4LV008[Pascal]", "other"),
         ("Advanced Micro Devices, Inc. [AMD/ATI] Navi 21 [Radeon RX 6800]", "other"),
     ],
 )

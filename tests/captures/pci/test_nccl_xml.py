@@ -75,13 +75,6 @@ def test_a_file_of_a_virtual_machine_gives_what_it_states() -> None:
     assert {node.max_speed_gt_per_s for node in read_text(strange, origin="x").pci} == {0.3}
 
 
-def test_a_file_without_classes_names_no_gpus_and_states_why() -> None:
-    machine = capture("aws-g5")
-    assert machine.gpus == ()
-    assert len(machine.pci) == 9
-    assert "class codes" in machine.missing["gpus"]
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -127,16 +120,9 @@ def test_a_mask_gives_back_the_cpus_it_was_made_of(cpus: frozenset[int]) -> None
     ].cpu_affinity == index_ranges(cpus)
 
 
-@pytest.mark.parametrize("text", ["", "xyz", ",", "0xf", "0," + "0" * 9, "1-2"])
+@pytest.mark.parametrize("text", ["xyz", "0," + "0" * 9])
 def test_what_is_no_mask_gives_no_cpus(text: str) -> None:
     assert read_text(samples.NCCL.replace("0000000f", text), origin="x").gpus[0].cpu_affinity is None
-
-
-def test_a_socket_whose_place_nccl_does_not_know_is_missing_and_no_strange_line() -> None:
-    socket = '<nic><net name="eth9" dev="0" speed="10000"/></nic></cpu>'
-    machine = read_text(samples.NCCL.replace("</cpu>", socket, 1), origin="x")
-    assert machine.unread == ()
-    assert machine.missing["nics"] == "NCCL's XML shows no place of eth9"
 
 
 def test_a_link_to_the_cpu_of_the_same_package_and_a_cpu_without_a_number_are_no_riddles() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import load
-from gputopo.launch import begin_reading
 from gputopo.probes import read_tree
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -45,8 +44,3 @@ def test_a_folder_without_sys_is_refused(tmp_path: Path) -> None:
         tree(tmp_path / "empty")
     with pytest.raises(InputError, match="is a folder"):
         load([str(write_tree(SCENARIO, tmp_path / "tree"))])  # no one to read it
-
-
-def test_commands_read_a_copied_tree(copied: Path) -> None:
-    with begin_reading([str(copied)]) as machine:
-        assert machine().source == "sysfs"

@@ -62,33 +62,12 @@ def test_two_machines_in_one_text_are_refused(other: str, why: str) -> None:
     assert why in refused.value.what
 
 
-def test_a_gpu_that_fell_off_the_bus_leaves_the_machine_the_same() -> None:
-    uuids = [
-        f"    GPU UUID                              : GPU-{n:08d}-1111-2222-3333-444444444444\n"
-        for n in range(3)
-    ]
-    before = output(gpus=2)
-    for bus in (1, 2):
-        before = before.replace(f":{bus:02X}:00.0\n", f":{bus:02X}:00.0\n{uuids[bus]}")
-    after = before.replace(
-        "Attached GPUs                             : 2", "Attached GPUs                             : 1"
-    )
-    after = after[: after.index("GPU 00000000:02")]
-    machine = read(before + after)
-    assert len(machine.gpus) == 2
-    assert len(machine.samples) < 2  # what is left of it agrees
+def test_outputs_that_each_list_one_of_two_gpus_are_of_one_machine() -> None:
+    first, second = (output(gpus=2).replace(GPU.format(bus=n, n=n), "") for n in (2, 1))
+    assert [gpu.pci_address for gpu in read(first + second).gpus] == ["0000:01:00.0", "0000:02:00.0"]
 
 
-def test_parts_of_one_output_are_whole_together() -> None:
-    head, _, gpus = output().partition("GPU 0")
-    parts = [f"{head}GPU 0{one}" for one in gpus.split("GPU 0")]
-    machine = read("".join(parts))
-    assert [gpu.utilization_percent.gpu for gpu in machine.gpus] == [1, 2, 3]
-    assert machine.gaps == ()
-    assert machine.samples == ()
-
-
-@pytest.mark.parametrize("count", ["9" * 30, "9" * 5000, "²", "eight"])
+@pytest.mark.parametrize("count", ["9" * 5000, "²"])
 def test_a_count_of_gpus_that_is_none_counts_nothing(count: str) -> None:
     text = output().replace(": 3\n", f": {count}\n", 1)
     assert f"Attached GPUs                             : {count}\n" in text

@@ -20,12 +20,9 @@ def written(dialect: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("dialect", "name", "known"),
     [
-        ("xml", "supported_clocks/supported_mem_clock/value", True),
         ("xml", "retired_pages/double_bit_retirement/retired_page_addresses", True),
-        ("xml", "serial", True),
         ("xml", "serial_killer", False),
         ("xml", "fb_memory_usage", False),
-        ("text", "Fabric/ClusterUUID", True),
         ("text", "PCI/Atomic Caps Outbound", True),
         ("text", "Deferred Clocks/Graphics", False),
         ("csv", "fabric.clusterUuid", True),

@@ -71,9 +71,7 @@ def test_two_directions_that_differ_are_a_contradiction_and_no_status() -> None:
 @pytest.mark.parametrize(
     "cells",
     [
-        [["X", "OK"], ["OK"]],
         [["X", "OK", "OK"], ["OK", "X", "OK"]],
-        [["OK", "X"], ["X", "OK"]],
         [["X", "OK"], ["PIX", "X"]],
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import merge, read_text
+from gputopo.captures import read_text
 from gputopo.values.machine import Fabric, Machine
 
 GPU = "GPU 00000000:01:00.0\n    Product Name : NVIDIA H100 80GB HBM3\n"
@@ -32,21 +32,12 @@ def test_a_card_without_nvswitches_has_the_reason() -> None:
             assert machine.missing[f"gpus[0].fabric.{name}"] == reason
 
 
-def test_a_fabric_that_came_up_between_two_captures_is_no_contradiction() -> None:
-    before, after = (
-        read(f"{GPU}    Fabric\n        State : {state}\n") for state in ("In Progress", "Completed")
-    )
-    assert merge([before, after]).contradictions == ()
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         (ACTION.format("Bus Reset"), "bus reset"),  # an action that no known driver has
         (ACTION.format("Unknown Error"), None),
-        (STATUS.format("Yes", "Yes"), "reset"),
         (STATUS.format("No", "N/A"), None),
-        (STATUS.format(DEPRECATED, DEPRECATED), None),
         (ACTION.format("None") + STATUS.format("Yes", "No"), "reset"),  # of two, the worse
         (ACTION.format("Reboot") + STATUS.format("Yes", "No"), "reboot"),
         (ACTION.format("Reset") + STATUS.format(DEPRECATED, DEPRECATED), "reset"),
@@ -54,10 +45,6 @@ def test_a_fabric_that_came_up_between_two_captures_is_no_contradiction() -> Non
 )
 def test_the_recovery_action_is_the_worse_of_what_is_reported(lines: str, expected: str | None) -> None:
     assert read(GPU + lines).gpus[0].recovery_action == expected
-
-
-def test_a_reason_stands_for_an_action_that_is_not_given() -> None:
-    assert read(GPU + STATUS.format("N/A", "N/A")).missing["gpus[0].recovery_action"] == "N/A"
 
 
 def test_a_value_that_is_refused_until_the_reset_shows_it_and_not_of_other_cards() -> None:

@@ -1,4 +1,3 @@
-import re
 from collections.abc import Callable
 
 import pytest
@@ -6,7 +5,6 @@ import pytest
 from gputopo.captures import read_text
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-from tests import there
 
 TOP = """
 ==============NVSMI LOG==============
@@ -100,10 +98,6 @@ def test_a_paste_reads_the_same_whatever_was_done_to_it(paste: str) -> None:
     assert machine.unread == ()
 
 
-def test_a_paste_in_capitals_has_its_gpus() -> None:
-    assert parse(BOX.upper()).gpus[0].pci_address == "0000:0a:00.0"
-
-
 def test_outputs_after_one_another_are_one_machine() -> None:
     power = CARD.format(bus="0A", heat=49).split("    Temperature")[0]
     heat = "GPU 00000000:0A:00.0\n    Temperature\n        GPU Current Temp                  : 77 C\n"
@@ -122,25 +116,6 @@ def test_each_output_of_a_loop_is_a_sample_in_either_order() -> None:
         assert machine.source == "nvidia-smi -q + nvidia-smi -q (2)"
         assert machine.contradictions == ()
         assert machine.unread == ()
-
-
-def test_the_last_output_by_its_timestamp_is_shown() -> None:
-    def output(time: str, heat: int) -> str:
-        head = re.sub(r"(Timestamp +: ).*", rf"\g<1>{time}", TOP)
-        return head + CARD.format(bus="0A", heat=heat)
-
-    machine = parse(output("Thu Mar 14 20:45:34 2024", 49) + output("Thu Mar 14 09:45:34 2024", 80))
-    assert [sample.time for sample in machine.samples] == ["2024-03-14T09:45:34", "2024-03-14T20:45:34"]
-    assert machine.gpus[0].temperature_c.gpu == 49
-
-
-def test_one_address_with_two_cards_is_a_contradiction() -> None:
-    other = CARD.format(bus="0A", heat=49).replace("RTX 3080", "RTX 3090").replace("10240 MiB", "24576 MiB")
-    machine = parse(TOP + CARD.format(bus="0A", heat=49) + other)
-    assert {found.fact: set(found.said.values()) for found in machine.contradictions} == {
-        "gpus[0].name": {"NVIDIA GeForce RTX 3080", "NVIDIA GeForce RTX 3090"},
-        "gpus[0].memory_mib.total": {"10240", "24576"},
-    }
 
 
 def test_a_section_whose_heading_was_lost_is_not_read_as_another() -> None:
@@ -163,31 +138,11 @@ def test_a_value_that_was_cut_is_not_a_smaller_one(cut: str) -> None:
     assert machine.unread[-1].text == " ".join(cut.split())
 
 
-def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
-    at = BOX.rindex("Max                       : 16") + len("Max                       : 1")
-    machine = parse(BOX[:at])
-    assert machine.gpus[1].pcie.width_max is None
-    assert machine.gpus[1].pcie.gen_max == 4
-
-
-def test_a_part_without_any_card_named_is_one_card_of_unknown_place() -> None:
-    part = "    Clocks\n        Graphics    : 1695 MHz\n    Max Clocks\n        Graphics    : 2100 MHz\n"
-    (gpu,) = parse(part).gpus
-    assert (gpu.clocks_mhz.graphics.now, gpu.clocks_mhz.graphics.max, gpu.pci_address) == (1695, 2100, None)
-
-
 def test_a_card_that_did_not_answer_is_lost_and_keeps_its_place() -> None:
     said = "Unable to determine the device handle for GPU0: 0000:09:00.0: Unknown Error\n"
     machine = parse(said + BOX)
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:09:00.0", "0000:0a:00.0", "0000:0b:00.0"]
     assert [gpu.lost for gpu in machine.gpus] == [True, False, False]
-
-
-def test_samples_over_time_are_known_and_are_not_the_clock() -> None:
-    samples = "    SM Clock Samples\n        Max    : 1227 MHz\n        Min    : 139 MHz\n"
-    machine = parse(BOX.replace("    Max Clocks\n", f"{samples}    Max Clocks\n"))
-    assert machine.gpus == parse(BOX).gpus
-    assert machine.unread == ()
 
 
 @pytest.mark.parametrize("paste", [str, without_indentation])
@@ -212,16 +167,11 @@ def test_the_product_of_a_license_is_not_that_of_the_card(paste: Callable[[str],
     ("text", "says"),
     [
         (TOP, "no GPU in this"),
-        (TOP + "GPU 00000000:0A:00", "no GPU in this"),
         ("==============NVSMI LOG==============\n", "no GPU in this"),
     ],
 )
 def test_an_output_without_a_card_is_refused(text: str, says: str) -> None:
     assert says in refused(text).what
-
-
-def test_no_card_is_a_statement_where_the_output_reports_it() -> None:
-    assert parse(TOP.replace(": 2\n", ": 0\n")).gpus == ()
 
 
 def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> None:
@@ -242,16 +192,3 @@ def test_mig_instances_are_counted_only_where_their_list_is_whole() -> None:
     assert cut.missing["gpus[0].mig.instances"] == "the text ends in the middle of their list"
     whole = read_text(head + one + "    Accounting Mode           : Disabled\n", origin="x")
     assert whole.gpus[0].mig.instances == 1
-
-
-@pytest.mark.parametrize("indent", ["    ", "        "])
-def test_a_section_that_grep_cut_out_is_of_one_gpu(indent: str) -> None:
-    text = (
-        "$ nvidia-smi -q | grep -A5 'Clocks Throttle'\n    Clocks Throttle Reasons\n"
-        f"{indent}    Idle                        : Not Active\n{indent}    HW Slowdown : Active\n"
-        f"{indent}        HW Power Brake Slowdown : Active\n"
-    )
-    machine = read_text(text, origin="x")
-    (gpu,) = machine.gpus
-    assert "hw_power_brake_slowdown" in there(there(gpu.throttle).reasons)
-    assert machine.unread == ()

@@ -23,12 +23,9 @@ def lost(machine: Machine) -> list[tuple[int, str | None]]:
     ("said", "expected"),
     [
         ("GPU3: 0000:04:00.0: Unknown Error", (3, "0000:04:00.0", "Unknown Error")),
-        ("GPU 12: 0000:04:00.0: Unknown Error", (12, "0000:04:00.0", "Unknown Error")),
         ("GPU 00000000:C1:00.0: GPU is lost.  Reboot it", (None, "0000:c1:00.0", "GPU is lost. Reboot it")),
         ("GPU0000:02:00.0: Unknown Error", (None, "0000:02:00.0", "Unknown Error")),
-        ("gpu 0000:02:00.0: Not enough power", (None, "0000:02:00.0", "Not enough power")),
         ("GPU2: Unknown Error", (2, None, "Unknown Error")),
-        ("GPU 000:BA:00.0: Unknown Error", (None, "0000:ba:00.0", "Unknown Error")),
         ("GPU2", (2, None, "no answer")),
     ],
 )
@@ -42,8 +39,7 @@ def test_a_line_shows_number_address_both_or_neither(
     assert ("gpus[0].index" in machine.missing) == (number is None)
 
 
-@pytest.mark.parametrize("place", [0, 1, 2, 3])
-@pytest.mark.parametrize("gpu", ["GPU0000:02:00.0", "GPU1: 0000:02:00.0"])
+@pytest.mark.parametrize(("gpu", "place"), [("GPU0000:02:00.0", 0), ("GPU1: 0000:02:00.0", 3)])
 def test_a_gpu_without_an_answer_is_lost_wherever_the_line_stands(gpu: str, place: int) -> None:
     lines = [HEAD, *ROWS]
     lines.insert(place, f"{NO_HANDLE}{gpu}: Unknown Error\n")

@@ -105,27 +105,11 @@ def test_processes_are_read_without_what_identifies_the_person() -> None:
     assert machine.missing["gpus[2].processes"] == "N/A"
 
 
-def test_a_process_without_its_number_does_not_lend_its_name_to_another() -> None:
-    machine = parse(
-        log(
-            "<processes><process_info><pid>1</pid><type>C</type></process_info>"
-            "<process_info><process_name>x</process_name></process_info></processes>"
-        )
-    )
-    assert machine.gpus[0].processes == (GpuProcess(pid=1, kind="compute"),)
-
-
 def test_what_a_terminal_left_around_the_log_is_passed_over() -> None:
     text = log("<fan_speed>30 %</fan_speed>\n<flux>1</flux>")
     around = parse(f"me@box:~$ nvidia-smi -q -x\n\n{text}me@box:~$ \n")
     assert around.gpus == parse(text).gpus
     assert [one.line for one in around.unread] == [one.line + 2 for one in parse(text).unread]
-
-
-def test_each_log_of_a_loop_is_a_sample() -> None:
-    text = log("<fan_speed>30 %</fan_speed>")
-    machine = parse(text + text.replace("30 %", "40 %"))
-    assert [sample.gpus[0]["fan_percent"] for sample in machine.samples] == [30, 40]
 
 
 def test_no_gpu_is_a_statement_where_the_log_reports_it() -> None:
@@ -138,7 +122,6 @@ def test_no_gpu_is_a_statement_where_the_log_reports_it() -> None:
     "doctype",
     [
         '<!DOCTYPE nvidia_smi_log [<!ENTITY a "aaaaaaaaaa"> <!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>',
-        '<!DOCTYPE nvidia_smi_log [<!ENTITY x SYSTEM "file:///etc/hostname">]>',
         '<!DOCTYPE nvidia_smi_log [<!ENTITY % x SYSTEM "http://127.0.0.1:9/x.dtd"> %x;]>',
     ],
 )
@@ -161,16 +144,9 @@ def test_the_dtd_that_a_log_names_is_never_opened(tmp_path: Path, monkeypatch: p
     [
         (log("<fan_speed>30 %</fan_speed>")[:-20], "is not complete XML: it has no </nvidia_smi_log>"),
         (log("<fan_speed>30 %</fan>"), "is not complete XML: mismatched tag"),
-        (log("<fan_speed>\x01</fan_speed>"), "is not complete XML: not well-formed"),
         (log(f"<capabilities>{'<a>' * 50}{'</a>' * 50}</capabilities>"), "nested too deep"),
         ("<other><nvidia_smi_log></nvidia_smi_log></other>", "there is no <gpu>"),
     ],
 )
 def test_xml_that_cannot_be_read_is_refused_in_words(text: str, says: str) -> None:
     assert says in refused(text).what
-
-
-def test_the_log_is_recognised_whatever_stands_before_it() -> None:
-    text = log("<fan_speed>30 %</fan_speed>")
-    assert read_text(text, origin="x").source == "nvidia-smi -q -x"
-    assert read_text("$ nvidia-smi -q -x\n" + text, origin="x").source == "nvidia-smi -q -x"

@@ -1,9 +1,9 @@
-"""A Machine as the CUDA samples' `bandwidthTest` prints it: one run per GPU, or one run of several GPUs.
+"""A Machine as the CUDA samples' `bandwidthTest` prints it: one run per GPU.
 
 Up to CUDA 10, sizes are in powers of two and rates in MB/s; later in powers of ten and GB/s.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,39 +77,29 @@ def measure(
 def text(
     machine: Machine,
     era: Era,
-    gpus: Sequence[Gpu],
+    gpu: Gpu,
     mode: Mode = "quick",
     *,
     csv: bool = False,
     write_combined: bool = False,
     hidden: bool = False,
 ) -> str:
-    """Return a run on some GPUs: one with --device=N, or several with --device=all, which prints their sum.
+    """Return a run with --device=N.
 
     `hidden`: the program sees only this GPU, through CUDA_VISIBLE_DEVICES on its command line.
     """
-    several = len(gpus) > 1
-    lines = [f"$ CUDA_VISIBLE_DEVICES={gpus[0].index} ./bandwidthTest"] if hidden else []
-    lines.append("[CUDA Bandwidth Test] - Starting...")
-    if several:
-        lines += ["", "!!!!!Cumulative Bandwidth to be computed from all the devices !!!!!!", ""]
-    lines += ["Running on...", ""]
-    lines += [f" Device {0 if hidden else gpu.index}: {gpu.name}" for gpu in gpus]
-    lines += [f" {mode.capitalize()} Mode", ""]
+    lines = [f"$ CUDA_VISIBLE_DEVICES={gpu.index} ./bandwidthTest"] if hidden else []
+    lines += ["[CUDA Bandwidth Test] - Starting...", "Running on...", ""]
+    lines += [f" Device {0 if hidden else gpu.index}: {gpu.name}", f" {mode.capitalize()} Mode", ""]
     assert machine.bandwidth is not None
     for kind in _DIRECTIONS:
-        places = {f"gpu:{gpu.index}" for gpu in gpus}
-        found = [
-            s for s in machine.bandwidth.samples if s.kind == kind and {s.source, s.destination} & places
-        ]
-        rates: dict[int, float] = {}
-        for sample in found:
-            rates[sample.bytes or 0] = rates.get(sample.bytes or 0, 0.0) + (sample.median_gb_per_s or 0.0)
+        found = [one for one in machine.bandwidth.copies if one.kind == kind and one.gpus == (gpu.index,)]
+        rates = {sample.bytes or 0: sample.median_gb_per_s or 0.0 for sample in found}
         if mode == "shmoo":
             lines.append("." * len(rates))
         pinned = any(sample.pinned for sample in found) or (kind == "d2d_local" and _is_pinned(machine))
         part = _csv if csv else _readable
-        lines += part(kind, rates, era.unit, pinned, len(gpus), write_combined)
+        lines += part(kind, rates, era.unit, pinned, write_combined)
     return "\n".join([*lines, *_END])
 
 
@@ -132,11 +122,11 @@ def _printed(rate: float, unit: str) -> str:
 
 
 def _readable(
-    kind: CopyRateKind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
+    kind: CopyRateKind, rates: Mapping[int, float], unit: str, pinned: bool, write_combined: bool
 ) -> list[str]:
     header = f"   Transfer Size (Bytes)\tBandwidth({unit}/s)"
     return [
-        f" {_DIRECTIONS[kind]} Bandwidth, {count} Device(s)",
+        f" {_DIRECTIONS[kind]} Bandwidth, 1 Device(s)",
         f" {'PINNED' if pinned else 'PAGEABLE'} Memory Transfers",
         (" Write-Combined Memory Writes are Enabled" if write_combined else "") + header,  # on one line
         *(
@@ -148,12 +138,12 @@ def _readable(
 
 
 def _csv(
-    kind: CopyRateKind, rates: Mapping[int, float], unit: str, pinned: bool, count: int, write_combined: bool
+    kind: CopyRateKind, rates: Mapping[int, float], unit: str, pinned: bool, write_combined: bool
 ) -> Iterable[str]:
     memory = ("-Pinned-WriteCombined" if write_combined else "-Pinned") if pinned else "-Paged"
     name = f"bandwidthTest-{_SHORT[kind]}{'' if kind == 'd2d_local' else memory}"
     for size, rate in rates.items():
-        took = f"Time = {size / rate / 1e9:.5f} s, Size = {size} bytes, NumDevsUsed = {count}"
+        took = f"Time = {size / rate / 1e9:.5f} s, Size = {size} bytes, NumDevsUsed = 1"
         yield f"{name}, Bandwidth = {_printed(rate, unit)} {unit}/s, {took}"
 
 
@@ -164,5 +154,5 @@ def quick(name: str, rates: Mapping[str, float], *, index: int = 0, unit: str = 
     scale = 0.001 if unit == "MB" else 1.0
     kinds = {direction: kind for kind, direction in _DIRECTIONS.items()}
     for direction, rate in rates.items():
-        lines += _readable(kinds[direction], {33554432: rate * scale}, unit, True, 1, False)
+        lines += _readable(kinds[direction], {33554432: rate * scale}, unit, True, False)
     return "\n".join([*lines, "Result = PASS", ""]) + "\n"

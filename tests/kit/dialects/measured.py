@@ -36,15 +36,6 @@ def machine(random: Random) -> Machine:
     return Machine(source="random", gpus=tuple(gpus), links=tuple(links))
 
 
-def as_cuda_reports(real: Machine) -> Machine:
-    """Return the GPUs of a machine with a name, an address, and the peer access that CUDA reports."""
-    return Machine(
-        source=real.source,
-        gpus=tuple(Gpu(index=g.index, name=g.name, pci_address=g.pci_address) for g in real.gpus),
-        links=tuple(_link(k.a, k.b, k.p2p_read == k.p2p_write == "OK") for k in real.links),
-    )
-
-
 def _link(a: int, b: int, access: bool) -> Link:
     if access:
         return Link(a=a, b=b, p2p_read="OK", p2p_write="OK")

@@ -1,4 +1,4 @@
-"""A Machine as each version of nccl-tests prints it, as text.
+"""A Machine as nccl-tests of 2025 and 2026 prints it, as text.
 
 Columns and formats are from its sources (common.cu, util.cu and each operation's file).
 """
@@ -33,27 +33,6 @@ _OF_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
-class Era:
-    """The output of the versions of some time. `address`: the whole PCI address, not only the bus."""
-
-    wrong: bool = True  # a count of wrong elements; before that, the largest error
-    all_columns: bool = True  # operator and root for every operation
-    address: bool = True
-    group: bool = True
-    names_itself: bool = True
-    per_iteration: bool = False
-
-
-ERAS: dict[str, Era] = {
-    "2019": Era(False, False, False, False, False),
-    "2022": Era(address=False, group=False, names_itself=False),
-    "2023": Era(address=False, names_itself=False),
-    "2025": Era(),
-    "2026": Era(per_iteration=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Written:
     """A run to be printed: the expected result of reading it, and its program."""
 
@@ -63,8 +42,8 @@ class Written:
     ranks: int
 
 
-def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Written:
-    """Return a run of a program with random sizes, times and wrong counts, as `era` can print it."""
+def measure(random: Random, program: str, *, hosts: int = 1) -> Written:
+    """Return a run of a program with random sizes, times and wrong counts."""
     gpus_each = random.randint(2, 9)
     ranks = hosts * gpus_each
     name = random.choice(("Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"))
@@ -73,7 +52,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
         Gpu(
             index=index,
             name=name,
-            pci_address=f"{domain:04x}:{3 + 0x17 * index:02x}:00.0" if era.address else None,
+            pci_address=f"{domain:04x}:{3 + 0x17 * index:02x}:00.0",
         )
         for index in range(gpus_each)
     )
@@ -82,10 +61,10 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
     root = random.randrange(ranks) if program in _ROOTED else None
     samples: list[CollectiveRate] = []
     wrong: dict[int, int] = {}
-    for power in range(random.randint(10, 14), random.randint(15, 34)):
+    for power in range(random.randint(10, 14), random.randint(15, 20)):
         for in_place in (False, True):
             us = _printed_us(2**power / random.uniform(0.5, 400) / 1e3 + random.uniform(5, 50))
-            algorithm = round(2**power / us / 1e3 * (1 - 1 / ranks if _counts_others(program, era) else 1), 2)
+            algorithm = round(2**power / us / 1e3 * (1 - 1 / ranks if program == "hypercube" else 1), 2)
             samples.append(
                 CollectiveRate(
                     kind=PROGRAMS[program],
@@ -94,7 +73,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
                     bytes=2**power,
                     median_gb_per_s=algorithm or None,
                     median_us=us,
-                    bus_gb_per_s=round(algorithm * _factor(program, ranks, era), 2),
+                    bus_gb_per_s=round(algorithm * _factor(program, ranks), 2),
                     algorithm=SOURCE,
                     ranks=ranks,
                     hosts=hosts,
@@ -104,7 +83,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
                     root=root,
                 )
             )
-        if era.wrong and random.random() < 0.1:
+        if random.random() < 0.1:
             wrong[2**power] = random.choice((1, 37, 4096))
     failures = [
         Failure(
@@ -131,61 +110,52 @@ def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: 
         destination=HOSTS,
         bytes=size,
         median_gb_per_s=gb_per_s,
-        bus_gb_per_s=gb_per_s * _factor(program, hosts * gpus, ERAS["2025"]),
+        bus_gb_per_s=gb_per_s * _factor(program, hosts * gpus),
         median_us=us,
         reduction="sum",
     )
     bandwidth = Bandwidth(source=SOURCE, samples=Samples((sample, replace(sample, in_place=True))))
     machine = Machine(source=SOURCE, bandwidth=bandwidth)
-    return text(Written(machine, program, hosts, hosts * gpus), ERAS["2025"])
+    return text(Written(machine, program, hosts, hosts * gpus))
 
 
-def _counts_others(program: str, era: Era) -> bool:
-    return program == "hypercube" or (not era.wrong and program in ("all_gather", "reduce_scatter"))
-
-
-def _factor(program: str, ranks: int, era: Era) -> float:
-    if _counts_others(program, era):
-        return 1.0
-    return {"all_reduce": 2 * (ranks - 1) / ranks}.get(
-        program, (ranks - 1) / ranks if program in _OF_OTHERS else 1.0
-    )
+def _factor(program: str, ranks: int) -> float:
+    """Return the bus bandwidth over the algorithm's."""
+    if program == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if program in _OF_OTHERS else 1.0
 
 
 def _printed_us(us: float) -> float:
     return float(round(us)) if us >= 10_000 else round(us, 1) if us >= 100 else round(us, 2)
 
 
-def text(written: Written, era: Era) -> str:
-    """Return the output of the program."""
-    return "\n".join(_lines(written, era)) + "\n"
+def text(written: Written, *, per_iteration: bool = False) -> str:
+    """Return the output of the program. `per_iteration`: with four more columns, since 2026."""
+    return "\n".join(_lines(written, per_iteration)) + "\n"
 
 
-def _lines(written: Written, era: Era) -> Iterator[str]:
-    if era.names_itself:
-        yield "# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22807"
-        yield f"# Collective test starting: {written.program}_perf"
-    else:
-        yield f"$ ./build/{written.program}_perf -b 1K -e 16G -f 2 -g {written.ranks}"
+def _lines(written: Written, per_iteration: bool) -> Iterator[str]:
+    yield "# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22807"
+    yield f"# Collective test starting: {written.program}_perf"
     sizes = "minBytes 1024 maxBytes 17179869184 step: 2(factor)"
     yield f"# nThread 1 nGpus {written.ranks} {sizes} warmup iters: 5 iters: 20 validation: 1 "
     yield "#"
     yield "# Using devices"
-    yield from _ranks(written, era)
+    yield from _ranks(written)
     yield "#"
-    yield from _header(written, era)
+    yield from _header(per_iteration)
     bandwidth = written.machine.bandwidth or Bandwidth(source=SOURCE)
     samples = bandwidth.samples.of(CollectiveRate)
     wrong = _wrong(written)
     for size in dict.fromkeys(one.bytes for one in samples):
         halves = [one for one in samples if one.bytes == size]
-        cells = "".join(_half(one, era, wrong.get(size or 0, 0)) for one in halves)
-        yield f"{size:12d}  {(size or 0) // 4:12d}  {'float':>8}{_middle(written, halves[0], era)}{cells}"
+        cells = "".join(_half(one, per_iteration, wrong.get(size or 0, 0)) for one in halves)
+        yield f"{size:12d}  {(size or 0) // 4:12d}  {'float':>8}{_middle(written, halves[0])}{cells}"
     yield f"# Out of bounds values : {len(wrong)} {'FAILED' if wrong else 'OK'}"
     yield "# Avg bus bandwidth    : 12.3456 "
     yield "#"
-    if era.names_itself:
-        yield f"# Collective test concluded: {written.program}_perf"
+    yield f"# Collective test concluded: {written.program}_perf"
 
 
 def _wrong(written: Written) -> dict[int, int]:
@@ -198,42 +168,33 @@ def _gpu_of_rank(written: Written, rank: int) -> tuple[int, int]:
     return rank // each, rank % each
 
 
-def _ranks(written: Written, era: Era) -> Iterator[str]:
+def _ranks(written: Written) -> Iterator[str]:
     for rank in range(written.ranks):
         host, device = _gpu_of_rank(written, rank)
         gpu = written.machine.gpus[device] if written.machine.gpus else None
         name = gpu.name if gpu else "NVIDIA H100 80GB HBM3"
         address = (gpu.pci_address if gpu else None) or f"0000:{3 + 0x17 * device:02x}:00.0"
-        at = address[:-2] if era.address else f"0x{address[5:7]}"
-        group = " Group  0" if era.group else ""
         on = f"on {f'node{host}':>10} device {device:2d}"
-        yield f"#  Rank {rank:2d}{group} Pid {1000 + rank:6d} {on} [{at}] {name}"
+        yield f"#  Rank {rank:2d} Group  0 Pid {1000 + rank:6d} {on} [{address[:-2]}] {name}"
 
 
-def _header(written: Written, era: Era) -> Iterator[str]:
-    errors = "#wrong" if era.wrong else "error"
-    more = "   i_min    i_max    i_p99    i_cv%" if era.per_iteration else ""
-    half = f"   time   algbw   busbw  {errors}{more}"
+def _header(per_iteration: bool) -> Iterator[str]:
+    more = "   i_min    i_max    i_p99    i_cv%" if per_iteration else ""
+    half = f"   time   algbw   busbw  #wrong{more}"
     yield "#                                 out-of-place                       in-place          "
     yield f"# {'size':>10}  {'count':>12}  {'type':>8}   redop    root{half}{half}"
     units = "(us)  (GB/s)  (GB/s)        "
     yield f"#        (B)    (elements)                               {units}    {units}"
 
 
-def _middle(written: Written, one: CollectiveRate, era: Era) -> str:
-    reduction, root = one.reduction or "none", -1 if one.root is None else one.root
-    if era.all_columns:
-        operator = "" if written.program == "hypercube" else reduction
-        return f"  {operator:>6}  {root:6d}"
-    words = f"  {reduction:>6}" if written.program in _REDUCING else ""
-    return f"{words}  {root:6d}" if written.program in _ROOTED else words
+def _middle(written: Written, one: CollectiveRate) -> str:
+    operator = "" if written.program == "hypercube" else one.reduction or "none"
+    return f"  {operator:>6}  {-1 if one.root is None else one.root:6d}"
 
 
-def _half(one: CollectiveRate, era: Era, wrong: int) -> str:
+def _half(one: CollectiveRate, per_iteration: bool, wrong: int) -> str:
     us = one.median_us or 0.0
     time = f"{us:7.0f}" if us >= 1e4 else f"{us:7.1f}" if us >= 100 else f"{us:7.2f}"
-    errors = f"{wrong:5g}" if era.wrong else "1e-07"
-    if era.wrong and one.kind == "alltoall" and one.in_place:
-        errors = "  N/A"
-    more = "    5.00     9.00     8.90     1.23" if era.per_iteration else ""
+    errors = "  N/A" if one.kind == "alltoall" and one.in_place else f"{wrong:5g}"
+    more = "    5.00     9.00     8.90     1.23" if per_iteration else ""
     return f"  {time}  {one.median_gb_per_s or 0:6.2f}  {one.bus_gb_per_s or 0:6.2f}  {errors}{more}"

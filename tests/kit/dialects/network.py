@@ -29,9 +29,6 @@ class Perftest:
     verb: str = "RDMA_Write"
     unit: str | None = "Gb"
     bidirectional: bool = False
-    qos: bool = False
-    per_port: bool = False
-    cpu: bool = False
     duration: bool = False  # -D: no peak; for a latency, only the average
     streams: int = 1
 
@@ -101,11 +98,8 @@ def _columns(form: Perftest) -> str:
             " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "
             "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] "
         )
-    level = "    #sl  " if form.qos else " "
-    ports = "".join(f"   BW Port{n}[{form.unit}/sec]   MsgRate Port{n}[Mpps]" for n in (1, 2))
-    cpu = "    CPU_Util[%]" if form.cpu else ""
     rates = f"BW peak[{form.unit}/sec]    BW average[{form.unit}/sec]   MsgRate[Mpps]"
-    return f" #bytes{level}    #iterations    {rates}{ports if form.per_port else ''}{cpu}"
+    return f" #bytes     #iterations    {rates}"
 
 
 def _row(random: Random, form: Perftest, size: int) -> tuple[str, float]:
@@ -120,11 +114,8 @@ def _row(random: Random, form: Perftest, size: int) -> tuple[str, float]:
         return f"{size:<7} 1000          {words}{deviation:<7.2f}\t\t{nearly:<7.2f} \t\t{most:<7.2f}", typical
     value = round(random.uniform(0.2, 390.0 if form.unit == "Gb" else 48_000.0), 2)
     peak = 0.0 if form.duration else value * 1.01
-    level = f"{random.randint(0, 7)}           " if form.qos else ""
-    ports = "".join(f"        {value / 2:<7.2f}            {0.5:<7.6f}" for _ in "12")
-    cpu = f"\t    {random.uniform(0, 100):.2f}" if form.cpu else ""
     words = f"{peak:<7.2f}            {value:<7.2f}\t\t     {value / size:<7.6f}"
-    return f"{size:<7}    {level}{5000:<10}       {words}{ports if form.per_port else ''}{cpu}", value
+    return f"{size:<7}    {5000:<10}       {words}", value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""A Machine as nvbandwidth 0.2 to 0.10 prints it, as text and (since 0.5) as JSON.
+"""A Machine as nvbandwidth 0.8 and 0.10 print it, as text and as JSON.
 
-Tests, headings and directions are from its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow in a
-heading is not the direction of the copy: in a read test, the row's GPU reads from the column's GPU.
+Tests and directions are from its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow in a heading is not
+the direction of the copy (in a read test, the row reads from the column), so all arrows are alike.
 """
 
 import json
@@ -32,19 +32,15 @@ Version = tuple[int, int]
 Form = Literal["text", "json"]
 Rows = Sequence[Sequence[float | None]]  # None: N/A
 
-VERSIONS: tuple[Version, ...] = ((0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (0, 8), (0, 10))
-
-
-def _ce(name: str) -> Method:
-    return "copy_engine_read" if "_read" in name else "copy_engine"
+VERSIONS: tuple[Version, ...] = ((0, 8), (0, 10))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A testcase. `source`, `destination`: host, row, column, or gpus (all others at once).
 
-    `older`: the heading up to 0.4. `group`: of simultaneous copies, with the words `case` (its name), `row`
-    and `column`; None if a copy runs by itself.
+    `group`: of simultaneous copies, with the words `case` (its name), `row` and `column`; None if a copy runs
+    by itself.
     """
 
     name: str
@@ -53,9 +49,7 @@ class Case:
     destination: str
     method: Method
     heading: str
-    older: str = ""
     group: str | None = None
-    since: Version = (0, 2)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -68,91 +62,46 @@ class Case:
         return self.is_of_pairs or "gpus" in (self.source, self.destination)
 
 
-def _host(
-    name: str,
-    kind: CopiedKind,
-    kernel: Method,
-    arrow: str,
-    group: str | None = None,
-    older: tuple[str, str] | None = None,
+def _both(
+    name: str, kind: CopiedKind, source: str, destination: str, kernel: Method, group: str | None = None
 ) -> list[Case]:
-    """Return a test between the host and the column's GPU, with copy engines and with kernels.
-
-    `older`: the arrows of both headings up to 0.4.
-    """
-    source, destination = ("host", "column") if kind == "h2d" else ("column", "host")
-    since_sm = (0, 7) if name.endswith("_bidirectional_memcpy") and "all" not in name else (0, 2)
-    ce, sm = (f"memcpy {engine} CPU(row) {{}} GPU(column) bandwidth (GB/s)" for engine in ("CE", "SM"))
-    old_ce, old_sm = (ce.format(older[0]), sm.format(older[1])) if older else ("", "")
+    """Return a test with copy engines, and the same test with kernels."""
+    of_host = "host" in (source, destination)
+    heading = f"memcpy {{}} {'CPU' if of_host else 'GPU'}(row) -> GPU(column) bandwidth (GB/s)"
+    engine: Method = "copy_engine_read" if "_read" in name else "copy_engine"
     return [
-        Case(f"{name}_ce", kind, source, destination, _ce(name), ce.format(arrow), old_ce, group),
-        Case(f"{name}_sm", kind, source, destination, kernel, sm.format(arrow), old_sm, group, since_sm),
+        Case(f"{name}_ce", kind, source, destination, engine, heading.format("CE"), group),
+        Case(f"{name}_sm", kind, source, destination, kernel, heading.format("SM"), group),
     ]
 
 
-def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str, older: str) -> list[Case]:
-    """Return a test from GPU to GPU. `older`: the heading of the kernels' test up to 0.4, if it differs."""
-    heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
-    group = "case row column" if "bidirectional" in name else None
-    kind: CopiedKind = "p2p_direct"
-    return [
-        Case(f"{name}_ce", kind, source, destination, _ce(name), heading.format("CE"), group=group),
-        Case(f"{name}_sm", kind, source, destination, kernel, heading.format("SM"), older, group),
-    ]
-
-
-def _one(name: str, source: str, destination: str, kernel: Method, arrow: str, *older: str) -> list[Case]:
-    """Return a test of one GPU with all others at once."""
-    heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
-    methods: dict[str, Method] = {"ce": _ce(name), "sm": kernel}
-    return [
-        Case(
-            f"{name}_{engine}",
-            "p2p_direct",
-            source,
-            destination,
-            method,
-            heading.format(engine.upper()),
-            f"memcpy {engine.upper()} {old} total bandwidth (GB/s)",
-            "case column",
-        )
-        for (engine, method), old in zip(methods.items(), older, strict=True)
-    ]
-
-
-_BIDIRECTIONAL_READ = "device_to_device_bidirectional_memcpy_read"
-_BIDIRECTIONAL_WRITE = "device_to_device_bidirectional_memcpy_write"
-_SM_PAIR = "memcpy {} GPU(row) {} GPU(column) bandwidth (GB/s)"
 _ALL = [
-    *_host("host_to_device_memcpy", "h2d", "kernel_read", "->"),
-    *_host("device_to_host_memcpy", "d2h", "kernel_write", "<-"),
-    *_host("host_to_device_bidirectional_memcpy", "h2d", "kernel_read", "<->", "case column"),
-    *_host("device_to_host_bidirectional_memcpy", "d2h", "kernel_write", "<->", "case column"),
-    *_pairs("device_to_device_memcpy_read", "column", "row", "kernel_read", "->",
-            _SM_PAIR.format("CE", "->")),
-    *_pairs("device_to_device_memcpy_write", "row", "column", "kernel_write", "<-", ""),
-    *_pairs(_BIDIRECTIONAL_READ, "column", "row", "kernel_read", "<->", _SM_PAIR.format("SM", "->")),
-    *_pairs(_BIDIRECTIONAL_WRITE, "row", "column", "kernel_write", "<->", _SM_PAIR.format("SM", "<-")),
-    *_host("all_to_host_memcpy", "d2h", "kernel_write", "<-", "case"),
-    *_host("all_to_host_bidirectional_memcpy", "d2h", "kernel_write", "<->", "case", ("<-", "<-")),
-    *_host("host_to_all_memcpy", "h2d", "kernel_read", "->", "case"),
-    *_host("host_to_all_bidirectional_memcpy", "h2d", "kernel_read", "<->", "case", ("<-", "->")),
-    *_one("all_to_one_write", "gpus", "column", "kernel_write", "<-",
-          "All Gpus -> GPU(column)", "All Gpus -> GPU(column)"),
-    *_one("all_to_one_read", "column", "gpus", "kernel_read", "->",
-          "All Gpus <- GPU(column)", "All GPUs <- GPU(column)"),
-    *_one("one_to_all_write", "column", "gpus", "kernel_write", "->",
-          "GPU(column) -> All GPUs", "GPU(column) -> All GPUs"),
-    *_one("one_to_all_read", "gpus", "column", "kernel_read", "<-",
-          "GPU(column) <- All GPUs", "GPU(column) <- All GPUs"),
+    *_both("host_to_device_memcpy", "h2d", "host", "column", "kernel_read"),
+    *_both("device_to_host_memcpy", "d2h", "column", "host", "kernel_write"),
+    *_both("host_to_device_bidirectional_memcpy", "h2d", "host", "column", "kernel_read", "case column"),
+    *_both("device_to_host_bidirectional_memcpy", "d2h", "column", "host", "kernel_write", "case column"),
+    *_both("device_to_device_memcpy_read", "p2p_direct", "column", "row", "kernel_read"),
+    *_both("device_to_device_memcpy_write", "p2p_direct", "row", "column", "kernel_write"),
+    *_both("device_to_device_bidirectional_memcpy_read", "p2p_direct", "column", "row", "kernel_read",
+           "case row column"),
+    *_both("device_to_device_bidirectional_memcpy_write", "p2p_direct", "row", "column", "kernel_write",
+           "case row column"),
+    *_both("all_to_host_memcpy", "d2h", "column", "host", "kernel_write", "case"),
+    *_both("all_to_host_bidirectional_memcpy", "d2h", "column", "host", "kernel_write", "case"),
+    *_both("host_to_all_memcpy", "h2d", "host", "column", "kernel_read", "case"),
+    *_both("host_to_all_bidirectional_memcpy", "h2d", "host", "column", "kernel_read", "case"),
+    *_both("all_to_one_write", "p2p_direct", "gpus", "column", "kernel_write", "case column"),
+    *_both("all_to_one_read", "p2p_direct", "column", "gpus", "kernel_read", "case column"),
+    *_both("one_to_all_write", "p2p_direct", "column", "gpus", "kernel_write", "case column"),
+    *_both("one_to_all_read", "p2p_direct", "gpus", "column", "kernel_read", "case column"),
 ]  # fmt: skip
 _SM_LAST = [
     Case("host_device_latency_sm", "latency", "host", "column", "kernel_read",
-         "memory latency SM CPU(row) <-> GPU(column) (ns)", since=(0, 5)),
+         "memory latency SM CPU(row) <-> GPU(column) (ns)"),
     Case("device_to_device_latency_sm", "latency", "column", "row", "kernel_read",
-         "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)", since=(0, 5)),
+         "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)"),
     Case("device_local_copy", "d2d_local", "column", "column", "copy_engine",
-         "memcpy local GPU(column) bandwidth (GB/s)", since=(0, 7)),
+         "memcpy local GPU(column) bandwidth (GB/s)"),
 ]  # fmt: skip
 CASES = [
     *(case for case in _ALL if case.name.endswith("_ce")),
@@ -161,14 +110,9 @@ CASES = [
 ]
 
 
-def cases(version: Version) -> list[Case]:
-    """Return the testcases of a version, in the order in which they run."""
-    return [case for case in CASES if case.since <= version]
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One matrix of a testcase. `part`: for bidirectional tests between GPUs since 0.6."""
+    """One matrix of a testcase. `part`: for bidirectional tests between GPUs."""
 
     case: Case
     part: str = ""  # Read1, Read2, Write1, Write2, Total
@@ -178,28 +122,26 @@ class _Table:
         """The name on the SUM line."""
         return f"{self.case.name}_{self.part.lower()}" if self.part else self.case.name
 
-    def heading(self, version: Version) -> str:
+    @property
+    def heading(self) -> str:
         """The line above the matrix."""
-        words = self.case.older if version < (0, 5) and self.case.older else self.case.heading
+        words = self.case.heading
         return words.replace(" bandwidth", f" {self.part} bandwidth") if self.part else words
 
 
-def _tables(case: Case, version: Version) -> list[_Table]:
-    if "device_to_device_bidirectional" not in case.name or version < (0, 6):
+def _tables(case: Case) -> list[_Table]:
+    if "device_to_device_bidirectional" not in case.name:
         return [_Table(case)]
     word = "Read" if "_read_" in case.name else "Write"
     return [_Table(case, f"{word}1"), _Table(case, f"{word}2"), _Table(case, "Total")]
 
 
-def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Copied:
+def _blank(table: _Table, row: Gpu, column: Gpu) -> Copied:
     """Return the sample that a cell would have, without its number."""
     case = table.case
     names = {"row": f"gpu:{row.index}", "column": f"gpu:{column.index}"}
     source, destination = case.source, case.destination
-    # Kernels between two GPUs in both directions: up to 0.5, the bytes of both directions together.
-    by_kernel = case.name.endswith("_sm")
-    together = case.is_of_pairs and "bidirectional" in case.name and version < (0, 6) and by_kernel
-    if table.part == "Total" or together:
+    if table.part == "Total":
         return CopyRate(
             kind="bidirectional",
             source=End(names["row"]),
@@ -228,12 +170,12 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Copied:
     )
 
 
-def _cells(machine: Machine, table: _Table, version: Version) -> Iterator[list[Copied | None]]:
+def _cells(machine: Machine, table: _Table) -> Iterator[list[Copied | None]]:
     """Return the samples of the cells, by row; None: N/A."""
     gpus = measured.by_cuda_number(machine)
     for row in gpus if table.case.is_of_pairs else gpus[:1]:
         yield [
-            _blank(table, version, row, column) if _is_measured(machine, table.case, row, column) else None
+            _blank(table, row, column) if _is_measured(machine, table.case, row, column) else None
             for column in gpus
         ]
 
@@ -260,14 +202,14 @@ def waives(machine: Machine, case: Case) -> bool:
     return case.needs_peers and not any(link.p2p_read == "OK" for link in machine.links)
 
 
-def measure(machine: Machine, version: Version, chosen: Iterable[Case], numbers: measured.Numbers) -> Machine:
-    """Return the machine with the samples of these tests of a version."""
+def measure(machine: Machine, chosen: Iterable[Case], numbers: measured.Numbers) -> Machine:
+    """Return the machine with the samples of these tests."""
     samples = [
         measured.with_number(blank, _exact(numbers() * _factor(case)))
         for case in chosen
         if not waives(machine, case)
-        for table in _tables(case, version)
-        for row in _cells(machine, table, version)
+        for table in _tables(case)
+        for row in _cells(machine, table)
         for blank in row
         if blank is not None
     ]
@@ -279,13 +221,13 @@ def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Cas
     """Return what a version prints of a machine. Without addresses, GPUs are in CUDA's order."""
     waived = [case for case in chosen if waives(machine, case)]
     run = [case for case in chosen if case not in waived]
-    lists = version < (0, 10) if form == "text" else version >= (0, 8)
-    names_waived = form == "json" or version < (0, 5)
-    refused = lists and names_waived and any(c.is_of_pairs and c.kind != "latency" for c in waived)
+    lists = version < (0, 10) or form == "json"
+    named = form == "json"
+    refused = lists and named and any(c.is_of_pairs and c.kind != "latency" for c in waived)
     gpus = machine.gpus
-    if not lists or version < (0, 6):
+    if not lists:
         assert all(gpu.cuda_index is None for gpu in gpus)
-        gpus = tuple(Gpu(index=gpu.index, name=gpu.name if lists else None) for gpu in gpus)
+        gpus = tuple(Gpu(index=gpu.index) for gpu in gpus)
     assert machine.bandwidth is not None
     return Machine(
         source=SOURCE,
@@ -296,8 +238,8 @@ def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Cas
             source=SOURCE,
             samples=Samples(machine.bandwidth.samples),
             not_measured=(
-                *(_waived(case, names_waived) for case in waived),
-                *(one for case in run for one in _absent(machine, case, version)),
+                *(_waived(case, named) for case in waived),
+                *(one for case in run for one in _absent(machine, case)),
             ),
             driver_version=machine.driver.version,
             cuda_version=machine.driver.cuda_version,
@@ -313,56 +255,36 @@ def _waived(case: Case, named: bool) -> NotMeasured:
     )
 
 
-def _absent(machine: Machine, case: Case, version: Version) -> Iterator[NotMeasured]:
+def _absent(machine: Machine, case: Case) -> Iterator[NotMeasured]:
     """Return what the N/A cells of a test are read as, except the cells of a GPU with itself."""
-    rows = list(_cells(machine, _tables(case, version)[-1], version))
+    rows = list(_cells(machine, _tables(case)[-1]))
     absent = sum(cell is None for row in rows for cell in row)
     if absent := absent - (len(rows) if case.is_of_pairs else 0):
         why = "no peer access between these GPUs" if case.is_of_pairs else "the tool gives N/A"
         yield NotMeasured(what=f"{SOURCE} {case.name}: {absent} of its numbers", reason=why)
 
 
-def text(
-    machine: Machine,
-    version: Version,
-    chosen: Iterable[Case],
-    *,
-    verbose: bool = False,
-    perf: bool = False,
-) -> str:
-    """Return the whole output for the samples of a machine. `verbose`: -v. `perf`: --perfFormatter."""
+def text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str:
+    """Return the whole output for the samples of a machine."""
     number = ".".join(map(str, version)) + (".0" if version >= (0, 10) else "")
     lines = [f"nvbandwidth Version: v{number}", f"Built from Git version: v{number}", ""]
-    if version < (0, 6):
-        lines += ["NOTE: This tool reports current measured bandwidth on your system."]
-        lines += ["Additional system-specific tuning may be required to achieve maximal peak bandwidth.", ""]
     lines += [*_versions(machine, version), ""]
-    if version == (0, 8):
-        lines.append("some-host")
     if version < (0, 10):
         gpus = measured.by_cuda_number(machine)
-        lines += [*(f"Device {i}: {_device(gpu, version)}" for i, gpu in enumerate(gpus)), ""]
+        lines += ["some-host", *(f"Device {i}: {_device(gpu)}" for i, gpu in enumerate(gpus)), ""]
     pool = measured.Pool(machine)
     for case in chosen:
         if waives(machine, case):
-            lines += [f"Waiving {case.name}.", ""] if version < (0, 5) else ["Waived: "]
+            lines.append("Waived: ")
             continue
         lines.append(f"Running {case.name}.")
-        for table in _tables(case, version):
-            rows = _numbers(machine, pool, table, version)
-            if verbose:
-                lines += [f"\tSample {i}: Device 0 -> Device 1: {i + 0.5:.2f} GB/s" for i in range(3)]
-            unit = " -ns" if case.kind == "latency" else " +GB/s"
-            lines += matrix(
-                table.heading(version), rows, table.key, indent=1 if version < (0, 5) else 2,
-                perf=unit if perf else "", verbose=verbose,
-            ).splitlines()  # fmt: skip
+        for table in _tables(case):
+            lines += matrix(table.heading, _numbers(machine, pool, table), table.key).splitlines()
             if version >= (0, 10) and case.kind != "latency" and table.part in ("", "Total"):
                 lines.append(f"COEFFICIENT_OF_VARIATION {table.key} 0.01")
             lines.append("")
-    if version >= (0, 6):
-        lines += ["NOTE: The reported results may not reflect the full capabilities of the platform."]
-        lines += ["Performance can vary with software drivers, hardware clocks, and system topology.", ""]
+    lines += ["NOTE: The reported results may not reflect the full capabilities of the platform."]
+    lines += ["Performance can vary with software drivers, hardware clocks, and system topology.", ""]
     return "\n".join([*lines, ""])
 
 
@@ -378,18 +300,15 @@ def _versions(machine: Machine, version: Version) -> list[str]:
     ]
 
 
-def _device(gpu: Gpu, version: Version) -> str:
-    place = f" (0000{(gpu.pci_address or '').removesuffix('.0')})"
-    return f"{gpu.name}{place if version >= (0, 6) else ''}"
+def _device(gpu: Gpu) -> str:
+    return f"{gpu.name} (0000{(gpu.pci_address or '').removesuffix('.0')})"
 
 
-def _numbers(
-    machine: Machine, pool: measured.Pool, table: _Table, version: Version
-) -> list[list[float | None]]:
+def _numbers(machine: Machine, pool: measured.Pool, table: _Table) -> list[list[float | None]]:
     factor = _factor(table.case)
     return [
         [None if blank is None else _exact(pool.take(blank) / factor) for blank in row]
-        for row in _cells(machine, table, version)
+        for row in _cells(machine, table)
     ]
 
 
@@ -398,29 +317,15 @@ def table(name: str, heading: str, rows: Rows, *, empty: str = "N/A", key: str =
     return f"Running {name}.\n{matrix(heading, rows, key or name, empty=empty)}"
 
 
-def matrix(
-    heading: str,
-    rows: Rows,
-    key: str,
-    *,
-    empty: str = "N/A",
-    indent: int = 2,
-    perf: str = "",
-    verbose: bool = False,
-) -> str:
-    """Return one matrix of the text with its SUM line. `perf`: the unit after `&&&& PERF` instead."""
-    lines = [heading, " " * indent + "".join(f"{index:10d}" for index in range(len(rows[0])))]
+def matrix(heading: str, rows: Rows, key: str, *, empty: str = "N/A") -> str:
+    """Return one matrix of the text with its SUM line."""
+    lines = [heading, "  " + "".join(f"{index:10d}" for index in range(len(rows[0])))]
     lines += [
-        f"{index:{indent}d}" + "".join(f"{empty:>10s}" if cell is None else f"{cell:10.2f}" for cell in row)
+        f"{index:2d}" + "".join(f"{empty:>10s}" if cell is None else f"{cell:10.2f}" for cell in row)
         for index, row in enumerate(rows)
     ]
-    known = [cell or 0.0 for row in rows for cell in row]
-    total = f"{sum(known):.2f}"
-    lines += ["", f"&&&& PERF {key} {total}{perf}" if perf else f"SUM {key} {total}"]
-    if verbose:
-        mean = sum(known) / max(1, sum(cell > 0 for cell in known))
-        lines += [f"MIN {key} {min(known):.2f}", f"MAX {key} {max(known):.2f}", f"AVG {key} {mean:.2f}"]
-    return "\n".join([*lines, ""]) + "\n"
+    total = sum(cell or 0.0 for row in rows for cell in row)
+    return "\n".join([*lines, "", f"SUM {key} {total:.2f}", ""]) + "\n"
 
 
 def json_text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str:
@@ -431,18 +336,16 @@ def json_text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str
         if waives(machine, case):
             found.append({"name": case.name, "status": "Waived"})
             continue
-        tables = _tables(case, version)
-        parts = [_numbers(machine, pool, table, version) for table in tables]
+        tables = _tables(case)
+        parts = [_numbers(machine, pool, table) for table in tables]
         rows = [["N/A" if cell is None else cell for cell in row] for part in parts for row in part]
         total = sum(cell or 0.0 for row in parts[-1] for cell in row)
-        found.append(json_case(case.name, rows, sum=total, bandwidth_description=tables[-1].heading(version)))
-    devices = [
-        f"{i}: {_device(gpu, version)}: (some-host)" for i, gpu in enumerate(measured.by_cuda_number(machine))
-    ]
+        found.append(json_case(case.name, rows, sum=total, bandwidth_description=tables[-1].heading))
+    devices = [f"{i}: {_device(gpu)}: (some-host)" for i, gpu in enumerate(measured.by_cuda_number(machine))]
     runtime, _, driver = _versions(machine, (0, 8))
     head: dict[str, Any] = {"CUDA Runtime Version": int(runtime.rpartition(" ")[2])}
     head |= {"Driver Version": driver.rpartition(" ")[2]}
-    head |= {"GPU Device list": devices} if version >= (0, 8) else {}
+    head |= {"GPU Device list": devices}
     number = "v" + ".".join(map(str, version))
     return json_document(head | {"git_version": number, "testcases": found, "version": number})
 

@@ -2,8 +2,7 @@
 
 Up to CUDA 9, a cell is a copy from the column's GPU into the row's GPU
 (`cudaMemcpyPeerAsync(buffers[i], i, buffers[j], j)`). Later versions copy out of the row's GPU and print
-"(P2P Writes)"; with `--p2p_read` also into it, "(P2P Reads)". A copy within one GPU counts its bytes as read
-and written.
+"(P2P Writes)". A copy within one GPU counts its bytes as read and written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,16 +20,14 @@ Rows = Sequence[Sequence[float | None]]  # None: no number
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """The output and measurement of the program in some CUDA versions, or with an option."""
+    """The output and measurement of the program in some CUDA versions."""
 
     writes: bool  # copies out of the row's GPU, has "(P2P Writes)" and latencies of the CPU
-    reads: bool = False  # also the matrices of --p2p_read
 
 
 ERAS = {
     "CUDA 9": Era(writes=False),
     "CUDA 12": Era(writes=True),
-    "CUDA 12 --p2p_read": Era(writes=True, reads=True),
 }
 
 
@@ -40,27 +37,23 @@ class _Table:
     what: str  # Unidirectional, Bidirectional, Latency
     enabled: bool
     row_sends: bool = True
-    reads: bool = False
 
 
 def _tables(era: Era) -> list[_Table]:
-    writes, reads = (" (P2P Writes)" if era.writes else ""), " (P2P Reads)"
+    writes = " (P2P Writes)" if era.writes else ""
     one, both = (
         "Unidirectional P2P={} Bandwidth{} Matrix (GB/s)",
         "Bidirectional P2P={} Bandwidth Matrix (GB/s)",
     )
     late = "P2P={} Latency{} Matrix (us)"
-    found = [
+    return [
         _Table(one.format("Disabled", ""), "Unidirectional", False, era.writes),
         _Table(one.format("Enabled", writes), "Unidirectional", True, era.writes),
-        _Table(one.format("Enabled", reads), "Unidirectional", True, False, reads=True),
         _Table(both.format("Disabled"), "Bidirectional", False),
         _Table(both.format("Enabled"), "Bidirectional", True),
         _Table(late.format("Disabled", ""), "Latency", False, era.writes),
         _Table(late.format("Enabled", writes), "Latency", True, era.writes),
-        _Table(late.format("Enabled", reads), "Latency", True, False, reads=True),
     ]
-    return [table for table in found if era.reads or not table.reads]
 
 
 def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Copied:
@@ -74,8 +67,7 @@ def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Copied:
         kind, path = ("p2p_direct" if direct else "p2p_staged"), None
     if row.index == column.index:
         kind, path = (kind if kind == "latency" else "d2d_local"), None
-        reads = " (P2P Reads)" if table.reads else ""
-        group = f"{table.what} P2P={'Enabled' if table.enabled else 'Disabled'}{reads}"
+        group = f"{table.what} P2P={'Enabled' if table.enabled else 'Disabled'}"
     ends = End(f"gpu:{source.index}"), End(f"gpu:{destination.index}")
     if kind == "latency":
         return CopyLatency(
@@ -85,7 +77,7 @@ def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Copied:
         kind=kind,
         source=ends[0],
         destination=ends[1],
-        method="copy_engine_read" if table.reads and table.what == "Unidirectional" else "driver",
+        method="driver",
         path=path,
         group=group,
     )

@@ -105,7 +105,7 @@ def _gpu(random: Random, era: int, dialect: smi.Dialect, index: int) -> Gpu:
     gpu = smi.with_facts(index, facts)
     if dialect == "csv" or random.random() < absent:
         return gpu
-    return msgspec.structs.replace(gpu, processes=_processes(random, era))
+    return msgspec.structs.replace(gpu, processes=_processes(random))
 
 
 def _one_set_of_sram_counts(random: Random, facts: dict[str, Any], printed: dict[str, str]) -> None:
@@ -124,11 +124,11 @@ def _one_set_of_sram_counts(random: Random, facts: dict[str, Any], printed: dict
                 facts.setdefault(total, random.randint(0, 1000))  # otherwise the reader adds the parts
 
 
-def _processes(random: Random, era: int) -> tuple[GpuProcess, ...]:
+def _processes(random: Random) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(
             pid=random.randint(1, 4_000_000),
-            kind=random.choice(_PROCESS_KINDS) if era >= 346 else None,
+            kind=random.choice(_PROCESS_KINDS),
             name=random.choice(("python3", "Xorg", "nccl-tests")),
             memory_mib=random.choice((None, random.randint(0, 80_000))),
         )

@@ -1,39 +1,19 @@
-"""Real machines as facts: which GPUs, under which PCIe switches, with how many NVLinks.
+"""The trees of real machines: GPUs under PCIe switches, and the number of their NVLinks.
 
-Addresses are not those of the machines; they follow from the tree.
+Addresses follow from the tree, and all GPUs are of one model.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, MemoryMib, Nic, NumaNode, Pcie, PciNode
+from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
 
 Switch = Sequence[str]  # "gpu:0", "nic:0" below one switch; a single device is on a root port
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """A GPU's name, PCI device id, memory in MiB, PCIe generation, and its chip's name in lspci."""
-
-    name: str
-    device_id: str
-    mib: int
-    generation: int
-    chip: str
-
-
-_MODELS = {
-    "1070": _Model("GeForce GTX 1070", "1b81", 8117, 3, "GP104"),
-    "K80": _Model("Tesla K80", "102d", 11441, 3, "GK210GL"),
-    "M60": _Model("Tesla M60", "13f2", 8129, 3, "GM204GL"),
-    "P100": _Model("Tesla P100-SXM2-16GB", "15f9", 16280, 3, "GP100GL"),
-    "V100": _Model("Tesla V100-SXM2-16GB", "1db1", 16160, 3, "GV100GL"),
-    "A100": _Model("NVIDIA A100-SXM4-40GB", "20b0", 40960, 4, "GA100"),
-    "GH200": _Model("NVIDIA GH200 480GB", "2342", 97871, 5, "GH100"),
-    "3090": _Model("NVIDIA GeForce RTX 3090", "2204", 24576, 4, "GA102"),
-}
-SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0}  # GT/s by generation
+_NAME, _DEVICE_ID = "NVIDIA A100-SXM4-40GB", "20b0"
+_SPEED = 16.0  # GT/s, of PCIe 4.0
 
 
 @dataclass(slots=True)
@@ -44,7 +24,6 @@ class _Tree:
 
 
 def _box(
-    model: str,
     numa_nodes: Sequence[Sequence[Switch]],
     *,
     nvlinks: Mapping[tuple[int, int], int] | int = 0,
@@ -52,10 +31,9 @@ def _box(
     cpus: int = 20,
 ) -> Machine:
     """Return a machine. `numa_nodes`: the switches of each node; `width`: lanes of each GPU's link."""
-    chip = _MODELS[model]
     tree = _Tree()
     for number, switches in enumerate(numa_nodes):
-        _add_root(tree, number, switches, chip, width)
+        _add_root(tree, number, switches, width)
     gpus = sorted(int(place[4:]) for place in tree.paths if place.startswith("gpu:"))
     nics = sorted(int(place[4:]) for place in tree.paths if place.startswith("nic:"))
     joined = dict.fromkeys(combinations(gpus, 2), nvlinks) if isinstance(nvlinks, int) else nvlinks
@@ -67,15 +45,13 @@ def _box(
                 NumaNode(index=i, cpus=f"{i * cpus}-{(i + 1) * cpus - 1}") for i in range(len(numa_nodes))
             )
         ),
-        gpus=tuple(_gpu(tree, index, chip, width, cpus) for index in gpus),
+        gpus=tuple(_gpu(tree, index, width, cpus) for index in gpus),
         links=tuple(
             Link(
                 a=a,
                 b=b,
                 hop=_hop(tree, f"gpu:{a}", f"gpu:{b}"),
                 nvlinks=joined.get((a, b), 0),
-                p2p_read="OK" if joined.get((a, b)) or (a + b) % 3 else "CHIPSET_NOT_SUPPORTED",
-                p2p_write="OK" if joined.get((a, b)) or (a + b) % 2 else "TOPOLOGY_NOT_SUPPORTED",
             )
             for a, b in combinations(gpus, 2)
         ),
@@ -91,17 +67,16 @@ def _box(
     )
 
 
-def _gpu(tree: _Tree, index: int, model: _Model, width: int, cpus: int) -> Gpu:
+def _gpu(tree: _Tree, index: int, width: int, cpus: int) -> Gpu:
     numa = int(tree.paths[f"gpu:{index}"][0])
     return Gpu(
         index=index,
-        name=model.name,
+        name=_NAME,
         pci_address=tree.addresses[f"gpu:{index}"],
-        pci_device_id=model.device_id,
+        pci_device_id=_DEVICE_ID,
         numa_node=numa,
         cpu_affinity=f"{numa * cpus}-{(numa + 1) * cpus - 1}",
-        memory_mib=MemoryMib(total=model.mib),
-        pcie=Pcie(gen_now=1, gen_max=model.generation, width_now=width, width_max=16),
+        pcie=Pcie(gen_now=1, gen_max=4, width_now=width, width_max=16),
     )
 
 
@@ -116,48 +91,45 @@ def _hop(tree: _Tree, one: str, other: str) -> Hop:
     return Hop.PIX if switch == other_switch else Hop.PHB
 
 
-def _add_root(tree: _Tree, number: int, switches: Sequence[Switch], model: _Model, width: int) -> None:
+def _add_root(tree: _Tree, number: int, switches: Sequence[Switch], width: int) -> None:
     bus = 0x40 * number
     root = f"pci0000:{bus:02x}"
     behind = bus + 1
     for place, devices in enumerate(switches):
-        port = _bridge(tree, f"0000:{bus:02x}:{place + 1:02x}.0", root, None, number, model)
+        port = _bridge(tree, f"0000:{bus:02x}:{place + 1:02x}.0", root, None, number)
         if len(devices) == 1:
-            _device(tree, devices[0], f"0000:{behind:02x}:00.0", root, port, number, model, width)
+            _device(tree, devices[0], f"0000:{behind:02x}:00.0", root, port, number, width)
             behind += 1
         else:
-            upstream = _bridge(tree, f"0000:{behind:02x}:00.0", root, port, number, model)
+            upstream = _bridge(tree, f"0000:{behind:02x}:00.0", root, port, number)
             for slot, device in enumerate(devices):
                 address = f"0000:{behind + 1:02x}:{4 * slot + 4:02x}.0"
-                downstream = _bridge(tree, address, root, upstream, number, model)
+                downstream = _bridge(tree, address, root, upstream, number)
                 below = f"0000:{behind + 2 + slot:02x}:00.0"
-                _device(tree, device, below, root, downstream, number, model, width)
+                _device(tree, device, below, root, downstream, number, width)
             behind += 2 + len(devices)
         for device in devices:
             tree.paths[device] = (str(number), port)
 
 
-def _bridge(tree: _Tree, address: str, root: str, parent: str | None, numa: int, model: _Model) -> str:
-    speed = SPEEDS[model.generation]
+def _bridge(tree: _Tree, address: str, root: str, parent: str | None, numa: int) -> str:
     node = PciNode(
         address=address, root=root, parent=parent, kind="bridge", vendor_id="10b5", device_id="8747",
-        class_code="060400", numa_node=numa, max_speed_gt_per_s=speed, max_width=16, acs=False,
+        class_code="060400", numa_node=numa, max_speed_gt_per_s=_SPEED, max_width=16, acs=False,
         name="PLX Technology, Inc. PEX 8747 48-Lane Switch",
     )  # fmt: skip
     tree.nodes.append(node)
     return address
 
 
-def _device(
-    tree: _Tree, place: str, address: str, root: str, parent: str, numa: int, model: _Model, width: int
-) -> None:
+def _device(tree: _Tree, place: str, address: str, root: str, parent: str, numa: int, width: int) -> None:
     tree.addresses[place] = address
     if place.startswith("gpu:"):
         node = PciNode(
             address=address, root=root, parent=parent, kind="gpu", vendor_id="10de",
-            device_id=model.device_id, class_code="030000", numa_node=numa, speed_gt_per_s=2.5,
-            max_speed_gt_per_s=SPEEDS[model.generation], width=width, max_width=16,
-            name=f"NVIDIA Corporation {model.chip} [{model.name.removeprefix('NVIDIA ')}]",
+            device_id=_DEVICE_ID, class_code="030000", numa_node=numa, speed_gt_per_s=2.5,
+            max_speed_gt_per_s=_SPEED, width=width, max_width=16,
+            name="NVIDIA Corporation GA100 [A100-SXM4-40GB]",
         )  # fmt: skip
     else:
         node = PciNode(
@@ -181,16 +153,11 @@ _ACROSS = [(0, 4), (1, 5), (2, 6), (3, 7)]
 _TWICE = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
 
 MACHINES: dict[str, Machine] = {
-    "7 GTX 1070 on x1 risers": _box("1070", [[_gpus(0, 1, 2), _gpus(3, 4, 5, 6)]], width=1),
-    "4 GPUs of two K80": _box("K80", [[_gpus(0, 1), _gpus(2, 3)]], cpus=12),
-    "4 GPUs of two M60": _box("M60", [[_gpus(0, 1)], [_gpus(2, 3)]], cpus=12),
-    "DGX-1 P100": _box("P100", _DGX1, nvlinks=dict.fromkeys([*_CUBE, *_ACROSS], 1)),
-    "DGX-1 V100": _box(
-        "V100", _DGX1, nvlinks=dict.fromkeys([*_CUBE, *_ACROSS], 1) | dict.fromkeys(_TWICE, 2)
-    ),
+    "7 GTX 1070 on x1 risers": _box([[_gpus(0, 1, 2), _gpus(3, 4, 5, 6)]], width=1),
+    "DGX-1 V100": _box(_DGX1, nvlinks=dict.fromkeys([*_CUBE, *_ACROSS], 1) | dict.fromkeys(_TWICE, 2)),
     "8 A100 with NVSwitches": _box(
-        "A100", [[_gpus(0, 1), _gpus(2, 3)], [_gpus(4, 5), _gpus(6, 7)]], nvlinks=12, cpus=24
+        [[_gpus(0, 1), _gpus(2, 3)], [_gpus(4, 5), _gpus(6, 7)]], nvlinks=12, cpus=24
     ),
-    "GH200": _box("GH200", [[["gpu:0"], ["nic:0"]]], cpus=72),
-    "4 RTX 3090": _box("3090", [[["gpu:0"], ["gpu:1"]], [["gpu:2"], ["gpu:3"]]], nvlinks={(0, 1): 4}),
+    "GH200": _box([[["gpu:0"], ["nic:0"]]], cpus=72),
+    "4 RTX 3090": _box([[["gpu:0"], ["gpu:1"]], [["gpu:2"], ["gpu:3"]]], nvlinks={(0, 1): 4}),
 }

@@ -17,11 +17,7 @@ def _headed(form: str) -> Callable[[Sequence[str]], str]:
 
 FORMS: dict[str, Callable[[Sequence[str]], str]] = {
     "rules": _headed("===== {} ====="),
-    "dashes": _headed("--- {} ---"),
-    "equals": _headed("== {} =="),
     "markdown": _headed("## {}"),
-    "comment": _headed("# {}"),
-    "bold rule": _headed("********** {} **********"),
     "tail": _headed("==> {} <=="),
     "nothing": "\n".join,
 }

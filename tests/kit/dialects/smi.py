@@ -1,6 +1,5 @@
 """A Machine as `nvidia-smi -q`, `nvidia-smi -q -x` and `nvidia-smi --query-gpu` print it, by driver."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from xml.sax.saxutils import escape
@@ -52,14 +51,12 @@ def xml(machine: Machine, era: int) -> str:
     return "\n".join([*lines, "</nvidia_smi_log>", ""])
 
 
-def csv(machine: Machine, era: int, *, units: bool = True) -> str:
-    """Return the CSV of `nvidia-smi --query-gpu` with all columns. `units` False: with `--format=nounits`."""
+def csv(machine: Machine, era: int) -> str:
+    """Return the CSV of `nvidia-smi --query-gpu` with all columns."""
     columns = [row for row in _flat(rows(era)) if row.csv and row.fact != "name"]
     lines = [["index", "name", "driver_version", *map(_title_of, columns)]]
     for gpu in machine.gpus:
         cells = [_printed(row, gpu, era, "csv") for row in columns]
-        if not units:
-            cells = [re.sub(r"^(-?[0-9.]+) \S+$", r"\1", cell) for cell in cells]
         lines.append([str(gpu.index), gpu.name or "[N/A]", machine.driver.version or "[N/A]", *cells])
     return "".join(", ".join(line) + "\n" for line in lines)
 
@@ -77,9 +74,9 @@ def facts(era: int, dialect: Dialect) -> tuple[tuple[str, str], ...]:
     return tuple((row.fact or "", row.printed) for row in printed)
 
 
-def names(era: int, dialect: Dialect) -> dict[str, str | None]:
-    """Return the paths of a dialect's rows, with the fact of each row, or None for a constant."""
-    found: dict[str, str | None] = {}
+def names(era: int, dialect: Dialect) -> dict[str, str]:
+    """Return the paths of a dialect's rows, with the fact of each row."""
+    found: dict[str, str] = {}
 
     def walk(some: Sequence[Row], path: str) -> None:
         for row in some:
@@ -87,7 +84,7 @@ def names(era: int, dialect: Dialect) -> dict[str, str | None]:
             below = path if dialect == "csv" or (dialect == "xml" and row.printed) else f"{path}{name}/"
             walk(row.rows, below)
             if name and row.printed and row.printed not in ("instances", "processes", "instant"):
-                found[_title_of(row) if dialect == "csv" else path + name] = row.fact
+                found[_title_of(row) if dialect == "csv" else path + name] = row.fact or ""
 
     walk(rows(era), "")
     return found
@@ -156,21 +153,19 @@ def _is_absent(row: Row, gpu: Gpu, era: int) -> bool:
 
 
 def _text_processes(gpu: Gpu, era: int, depth: int, width: int) -> Iterator[str]:
-    heading = "Processes" if era >= 346 else "Compute Processes"
     if not gpu.processes:
-        yield _line(heading, "N/A" if gpu.processes is None else "None", depth, width)
+        yield _line("Processes", "N/A" if gpu.processes is None else "None", depth, width)
         return
-    yield _line(heading, None, depth, width)
+    yield _line("Processes", None, depth, width)
     width = min(width, 42)  # driver 595 still has this width
     for process in gpu.processes:
         if era >= 450:
             yield _line("GPU instance ID", "N/A", depth + 1, width)
             yield _line("Compute instance ID", "N/A", depth + 1, width)
         yield _line("Process ID", str(process.pid), depth + 1, width)
-        if era >= 346:
-            yield _line("Type", _PROCESS_KINDS[process.kind or "compute"], depth + 2, width)
+        yield _line("Type", _PROCESS_KINDS[process.kind or "compute"], depth + 2, width)
         yield _line("Name", f"/usr/bin/{process.name}" if process.name else "[Not Found]", depth + 2, width)
-        used = "N/A" if process.memory_mib is None else f"{process.memory_mib} {_mib(era)}"
+        used = "N/A" if process.memory_mib is None else f"{process.memory_mib} MiB"
         yield _line("Used GPU Memory", used, depth + 2, width)
 
 
@@ -212,17 +207,12 @@ def _xml_processes(gpu: Gpu, era: int, margin: str) -> Iterator[str]:
             yield f"{margin}\t\t<gpu_instance_id>N/A</gpu_instance_id>"
             yield f"{margin}\t\t<compute_instance_id>N/A</compute_instance_id>"
         yield f"{margin}\t\t<pid>{process.pid}</pid>"
-        if era >= 346:
-            yield f"{margin}\t\t<type>{_PROCESS_KINDS[process.kind or 'compute']}</type>"
+        yield f"{margin}\t\t<type>{_PROCESS_KINDS[process.kind or 'compute']}</type>"
         yield f"{margin}\t\t<process_name>/usr/bin/{process.name}</process_name>"
-        used = "N/A" if process.memory_mib is None else f"{process.memory_mib} {_mib(era)}"
+        used = "N/A" if process.memory_mib is None else f"{process.memory_mib} MiB"
         yield f"{margin}\t\t<used_memory>{used}</used_memory>"
         yield f"{margin}\t</process_info>"
     yield f"{margin}</processes>"
-
-
-def _mib(era: int) -> str:
-    return "MiB" if era > 331 else "MB"
 
 
 def _address(address: str | None, era: int) -> str:
@@ -232,11 +222,10 @@ def _address(address: str | None, era: int) -> str:
 
 
 def _printed(row: Row, gpu: Gpu, era: int, dialect: Dialect) -> str:
-    if row.fact is None:
-        return row.printed
-    found = value(gpu, row.fact)
+    fact = row.fact or ""
+    found = value(gpu, fact)
     if found is None:
-        if dialect != "csv" or row.fact.startswith("fabric.health."):
+        if dialect != "csv" or fact.startswith("fabric.health."):
             return "N/A"
         return "[N/A]" if era >= 450 else "[Not Supported]"
     return _of_kind(row.printed, found, era, dialect)
@@ -245,8 +234,7 @@ def _printed(row: Row, gpu: Gpu, era: int, dialect: Dialect) -> str:
 def _of_kind(kind: str, found: Any, era: int, dialect: Dialect) -> str:
     if kind in _UNITS:
         number = found // 1000 if kind == "us" else found
-        unit = _mib(era) if kind == "MiB" else _UNITS[kind]
-        return str(number) if kind == "C" and dialect == "csv" else f"{number} {unit}"
+        return str(number) if kind == "C" and dialect == "csv" else f"{number} {_UNITS[kind]}"
     switches: Mapping[str, tuple[str, str]] = {
         "switch": ("Disabled", "Enabled"),
         "yes": ("No", "Yes"),

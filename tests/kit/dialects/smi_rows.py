@@ -1,21 +1,21 @@
-"""The rows of `nvidia-smi -q`, `-q -x` and `--query-gpu` from driver 331 to 595, in the order of the text.
+"""The rows with facts of `nvidia-smi -q`, `-q -x` and `--query-gpu`, driver 352 to 595, in the text's order.
 
 Columns: heading in text, element in XML, column of the query, value, drivers. `-`: not printed there. A
-value is a fact and how it is printed, or `=` and a constant; a row without a value is a section. Drivers are
-the first and the last one; `?`: printed only if the GPU has a value (always in the query). In XML, rows below
-a row with a value are its siblings. Sources: captures of drivers 352, 418, 515, 525, 535, 560, 580, 590
-and 595, the DTD (v7) that driver 352 prints, and the release notes of the drivers between them.
+value is a fact and how it is printed; a row without a value is a section. Drivers are the first and the last
+one; `?`: printed only if the GPU has a value (always in the query). In XML, rows below a row with a value are
+its siblings. Rows without facts are only in captures. Sources: captures of drivers 352, 418, 515, 525, 535,
+560, 580, 590 and 595, the DTD (v7) that driver 352 prints, and the release notes of the drivers between them.
 """
 
 import functools
 from dataclasses import dataclass, field
 
-ERAS = (331, 340, 352, 390, 418, 450, 525, 535, 560, 580, 595)
+ERAS = (352, 418, 525, 560, 595)
 
 
 @dataclass(slots=True)
 class Row:
-    """One row with the rows below it. `fact` None: a section, or a constant."""
+    """One row with the rows below it. `fact` None: a section."""
 
     text: str | None
     xml: str | None
@@ -30,65 +30,26 @@ _OUTLINE = """
 Product Name                    | product_name                 | name                | name words
 Product Brand                   | product_brand                | -                   | brand words
 Product Architecture            | product_architecture         | -                   | architecture words           | 495-
-Display Mode                    | display_mode                 | display_mode        | = Disabled                   | -560
-Display Mode                    | display_mode      | display_mode | = Requested functionality has been deprecated  | 580-
-Display Attached                | display_attached             | display_attached    | = No                         | 580-
 Display Active                  | display_active               | display_active      | display_active switch
 Persistence Mode                | persistence_mode             | persistence_mode    | persistence_mode switch
-Addressing Mode                 | addressing_mode              | addressing_mode     | = None                       | 535-
 MIG Mode                        | mig_mode                     | -                   |                              | 450-
     Current                     | current_mig                  | mig.mode.current    | mig.mode switch              | 450-
     Pending                     | pending_mig                  | mig.mode.pending    | mig.mode_pending switch      | 450-
 MIG Device                      | mig_devices                  | -                   | mig.instances instances      | 450-
-Accounting Mode                 | accounting_mode              | accounting.mode     | = Disabled
-Accounting Mode Buffer Size     | accounting_mode_buffer_size  | accounting.buffer_size | = 4000
-Driver Model                    | driver_model                 | -                   |
-    Current                     | current_dm                   | driver_model.current | = N/A
-    Pending                     | pending_dm                   | driver_model.pending | = N/A
-Serial Number                   | serial                       | serial              | = N/A
 GPU UUID                        | uuid                         | uuid                | uuid words
-GPU PDI                         | pdi                          | -                   | = 0x0000000000000001         | 580-
-Minor Number                    | minor_number                 | -                   | = 0
 VBIOS Version                   | vbios_version                | vbios_version       | vbios_version words
-MultiGPU Board                  | multigpu_board               | -                   | = No
-Board ID                        | board_id                     | -                   | = 0x100
 Board Part Number               | board_part_number            | -                   | board_part_number words      | 525-
-GPU Part Number                 | gpu_part_number              | -                   | = N/A                        | 390-
-FRU Part Number                 | gpu_fru_part_number          | -                   | = N/A                        | 525-
-Module ID                       | gpu_module_id                | -                   | = 1                          | 450-560
-Platform Info                   | platformInfo                 | -                   |                              | 570-
-    Chassis Serial Number       | chassis_serial_number        | platform.chassis_serial_number | = N/A             | 570-
-    Slot Number                 | slot_number                  | platform.slot_number | = N/A                       | 570-
-    Module Id                   | module_id                    | platform.module_id  | = 1                          | 570-
 Inforom Version                 | inforom_version              | -                   |
     Image Version               | img_version                  | inforom.img         | inforom_version words
-    OEM Object                  | oem_object                   | inforom.oem         | = 1.1
-    ECC Object                  | ecc_object                   | inforom.ecc         | = N/A
-    Power Management Object     | pwr_object                   | inforom.pwr         | = N/A
-Inforom BBX Object Flush        | inforom_bbx_flush            | -                   |                              | 550-
-    Latest Timestamp            | latest_timestamp             | -                   | = N/A                        | 550-
-    Latest Duration             | latest_duration              | -                   | = N/A                        | 550-
-GPU Operation Mode              | gpu_operation_mode           | -                   |
-    Current                     | current_gom                  | gom.current         | = N/A
-    Pending                     | pending_gom                  | gom.pending         | = N/A
 GPU C2C Mode                    | c2c_mode                     | c2c.mode            | c2c_mode switch              | 535-
 GPU Virtualization Mode         | gpu_virtualization_mode      | -                   |                              | 390-
     Virtualization Mode         | virtualization_mode          | -                   | virtualization title         | 390-
-    Host VGPU Mode              | host_vgpu_mode               | -                   | = N/A                        | 440-
-    vGPU Heterogeneous Mode     | vgpu_heterogeneous_mode      | -                   | = N/A                        | 545-
 GPU Reset Status                | gpu_reset_status             | -                   |                              | 530-560
     Reset Required              | reset_required               | reset_status.reset_required | recovery_action reset | 530-560
     Drain and Reset Recommended | drain_and_reset_recommended  | reset_status.drain_and_reset_recommended | recovery_action drain | 530-560
 GPU Recovery Action             | gpu_recovery_action          | gpu_recovery_action | recovery_action title        | 570-
 GSP Firmware Version            | gsp_firmware_version         | -                   | gsp_firmware_version words   | 470-
-IBMNPU                          | ibmnpu                       | -                   |                              | 418-
-    Relaxed Ordering Mode       | relaxed_ordering_mode        | -                   | = N/A                        | 418-
 PCI                             | pci                          | -                   |
-    Bus                         | pci_bus                      | pci.bus             | = 0x05
-    Device                      | pci_device                   | pci.device          | = 0x00
-    Domain                      | pci_domain                   | pci.domain          | = 0x0000
-    Base Classcode              | pci_base_class               | pci.baseClass       | = 0x3                        | 555-
-    Sub Classcode               | pci_sub_class                | pci.subClass        | = 0x0                        | 555-
     Device Id                   | pci_device_id                | pci.device_id       | pci_device_id device
     Bus Id                      | pci_bus_id                   | pci.bus_id          | pci_address address
     Sub System Id               | pci_sub_system_id            | pci.sub_device_id   | pci_subsystem_id subsystem
@@ -96,22 +57,14 @@ PCI                             | pci                          | -              
         PCIe Generation         | pcie_gen                     | -                   |
             Max                 | max_link_gen                 | pcie.link.gen.max   | pcie.gen_max count
             Current             | current_link_gen             | pcie.link.gen.current | pcie.gen_now count
-            Device Current      | device_current_link_gen      | pcie.link.gen.gpucurrent | = 3                     | 535-
             Device Max          | max_device_link_gen          | pcie.link.gen.gpumax | pcie.gen_max_device count   | 520-
             Host Max            | max_host_link_gen            | pcie.link.gen.hostmax | pcie.gen_max_host count    | 520-
         Link Width              | link_widths                  | -                   |
             Max                 | max_link_width               | pcie.link.width.max | pcie.width_max width
             Current             | current_link_width           | pcie.link.width.current | pcie.width_now width
-    Bridge Chip                 | pci_bridge_chip              | -                   |
-        Type                    | bridge_chip_type             | -                   | = N/A
-        Firmware                | bridge_chip_fw               | -                   | = N/A
     Replays since reset         | replay_counter               | -                   | pcie.replay_counter count    | 352-418
     Replays Since Reset         | replay_counter               | -                   | pcie.replay_counter count    | 450-
     Replay Number Rollovers     | replay_rollover_counter      | -                   | pcie.replay_rollovers count                          | 418-
-    Tx Throughput               | tx_util                      | -                   | = 0 KB/s                     | 352-
-    Rx Throughput               | rx_util                      | -                   | = 0 KB/s                     | 352-
-    Atomic Caps Outbound        | atomic_caps_outbound         | -                   | = N/A                        | 535-
-    Atomic Caps Inbound         | atomic_caps_inbound          | -                   | = N/A                        | 535-
 Fan Speed                       | fan_speed                    | fan.speed           | fan_percent %
 Performance State               | performance_state            | pstate              | pstate words
 -                               | -                            | clocks_throttle_reasons.active | throttle.mask mask | -530
@@ -143,38 +96,19 @@ Clocks Event Reasons Counters   | clocks_event_reasons_counters | -             
     SW Thermal Slowdown         | clocks_event_reasons_counters_sw_therm_slowdown | clocks_event_reasons_counters.sw_thermal_slowdown | violation_ns.sw_thermal_slowdown us | 580-
     HW Thermal Slowdown         | clocks_event_reasons_counters_hw_therm_slowdown | clocks_event_reasons_counters.hw_thermal_slowdown | violation_ns.hw_thermal_slowdown us | 580-
     HW Power Braking            | clocks_event_reasons_counters_hw_power_brake | clocks_event_reasons_counters.hw_power_brake_slowdown | violation_ns.hw_power_brake_slowdown us | 580-
-Sparse Operation Mode           | sparse_operation_mode        | -                   | = N/A                        | 560-
 FB Memory Usage                 | fb_memory_usage              | -                   |
     Total                       | total                        | memory.total        | memory_mib.total MiB
-    Reserved                    | reserved                     | memory.reserved     | = 300 MiB                    | 515-
     Used                        | used                         | memory.used         | memory_mib.used MiB
     Free                        | free                         | memory.free         | memory_mib.free MiB
 BAR1 Memory Usage               | bar1_memory_usage            | -                   |
     Total                       | total                        | -                   | bar1_mib.total MiB
     Used                        | used                         | -                   | bar1_mib.used MiB
     Free                        | free                         | -                   | bar1_mib.free MiB
-Conf Compute Protected Memory Usage | cc_protected_memory_usage | -                  |                              | 535-
-    Total                       | total                        | protected_memory.total | = 0 MiB                   | 535-
-    Used                        | used                         | protected_memory.used | = 0 MiB                    | 535-
-    Free                        | free                         | protected_memory.free | = 0 MiB                    | 535-
 Compute Mode                    | compute_mode                 | compute_mode        | compute_mode mode
 Utilization                     | utilization                  | -                   |
     Gpu                         | gpu_util                     | utilization.gpu     | utilization_percent.gpu %    | -560
     GPU                         | gpu_util                     | utilization.gpu     | utilization_percent.gpu %    | 580-
     Memory                      | memory_util                  | utilization.memory  | utilization_percent.memory %
-    Encoder                     | encoder_util                 | -                   | = 0 %
-    Decoder                     | decoder_util                 | -                   | = 0 %
-    JPEG                        | jpeg_util                    | -                   | = 0 %                        | 535-
-    OFA                         | ofa_util                     | -                   | = 0 %                        | 535-
-Encoder Stats                   | encoder_stats                | -                   |                              | 390-
-    Active Sessions             | session_count                | -                   | = 0                          | 390-
-    Average FPS                 | average_fps                  | -                   | = 0                          | 390-
-    Average Latency             | average_latency              | -                   | = 0                          | 390-
-FBC Stats                       | fbc_stats                    | -                   |                              | 390-
-    Active Sessions             | session_count                | -                   | = 0                          | 390-
-DRAM Encryption Mode            | dram_encryption_mode         | -                   |                              | 580-
-    Current                     | current_dram_encryption      | dramEncryption.mode.current | = N/A                | 580-
-    Pending                     | pending_dram_encryption      | dramEncryption.mode.pending | = N/A                | 580-
 Ecc Mode                        | ecc_mode                     | -                   |                              | -535
     Current                     | current_ecc                  | ecc.mode.current    | ecc.mode switch              | -535
     Pending                     | pending_ecc                  | ecc.mode.pending    | ecc.mode_pending switch      | -535
@@ -193,8 +127,6 @@ ECC Errors                      | ecc_errors                   | -              
             L1 Cache            | l1_cache                     | ecc.errors.corrected.volatile.l1_cache | ecc.counts[volatile.single_bit.l1_cache] count | -390
             L2 Cache            | l2_cache                     | ecc.errors.corrected.volatile.l2_cache | ecc.counts[volatile.single_bit.l2_cache] count | -390
             Texture Memory      | texture_memory               | ecc.errors.corrected.volatile.texture_memory | ecc.counts[volatile.single_bit.texture_memory] count | -390
-            Texture Shared      | texture_shm                  | -                   | ecc.counts[volatile.single_bit.texture_shm] count | 390-390
-            CBU                 | cbu                          | -                   | ecc.counts[volatile.single_bit.cbu] count | 390-390
             Total               | total                        | ecc.errors.corrected.volatile.total | ecc.corrected_volatile count | -390
         Double Bit              | double_bit                   | -                   |                              | -390
             Device Memory       | device_memory                | ecc.errors.uncorrected.volatile.device_memory | ecc.counts[volatile.double_bit.device_memory] count | -390
@@ -241,7 +173,6 @@ Retired Pages                   | retired_pages                | -              
     Pending Page Blacklist      | pending_blacklist            | retired_pages.pending | retired_pages.pending yes  | 450-
 Remapped Rows                   | remapped_rows                | -                   |                              | 450-
     Correctable Error           | remapped_row_corr            | remapped_rows.correctable | remapped_rows.correctable count | 450-
-    Inactive Correctable Error  | remapped_row_corr_inactive   | -                   | = 0                          | 595-
     Uncorrectable Error         | remapped_row_unc             | remapped_rows.uncorrectable | remapped_rows.uncorrectable count | 450-
     Pending                     | remapped_row_pending         | remapped_rows.pending | remapped_rows.pending yes  | 450-
     Remapping Failure Occurred  | remapped_row_failure         | remapped_rows.failure | remapped_rows.failure yes  | 450-
@@ -252,7 +183,6 @@ Remapped Rows                   | remapped_rows                | -              
         Low                     | row_remapper_histogram_low   | remapped_rows.histogram.low | remapped_rows.banks.low banks | 450-
         None                    | row_remapper_histogram_none  | remapped_rows.histogram.none | remapped_rows.banks.none banks | 450-
 Temperature                     | temperature                  | -                   |
-    Gpu                         | gpu_temp                     | temperature.gpu     | temperature_c.gpu C          | -331
     GPU Current Temp            | gpu_temp                     | temperature.gpu     | temperature_c.gpu C          | 340-
     GPU T.Limit Temp            | gpu_temp_tlimit              | temperature.gpu.tlimit | temperature_c.margin C    | 535-
     GPU Shutdown Temp           | gpu_temp_max_threshold       | -                   | temperature_c.shutdown C     | 340-?
@@ -265,7 +195,6 @@ Temperature                     | temperature                  | -              
     Memory Current Temp         | memory_temp                  | temperature.memory  | temperature_c.memory C       | 390-
     Memory Max Operating Temp   | gpu_temp_max_mem_threshold   | -                   | temperature_c.memory_max_operating C | 390-?
 Power Readings                  | power_readings               | -                   |                              | -525
-    Power Management            | power_management             | power.management    | = Supported                  | -525
     Power Draw                  | power_draw                   | power.draw          | power_w.draw W               | -525
     Power Limit                 | power_limit                  | power.limit         | power_w.limit W              | -525
     Default Power Limit         | default_power_limit          | power.default_limit | power_w.default_limit W      | -525
@@ -281,18 +210,6 @@ GPU Power Readings              | gpu_power_readings           | -              
     Default Power Limit         | default_power_limit          | power.default_limit | power_w.default_limit W      | 535-
     Min Power Limit             | min_power_limit              | power.min_limit     | power_w.min W                | 535-
     Max Power Limit             | max_power_limit              | power.max_limit     | power_w.max W                | 535-
-GPU Memory Power Readings       | gpu_memory_power_readings    | -                   |                              | 560-
-    Power Draw                  | power_draw                   | -                   | = 11.00 W                    | 560-560
-    Average Power Draw          | average_power_draw           | -                   | = 11.00 W                    | 580-
-Module Power Readings           | module_power_readings        | -                   |                              | 535-
-    Power Draw                  | power_draw                   | -                   | = 12.00 W                    | 535-560
-    Average Power Draw          | average_power_draw           | module.power.draw.average | = 12.00 W              | 580-
-    Current Power Limit         | current_power_limit          | module.enforced.power.limit | = 13.00 W            | 535-
-    Requested Power Limit       | requested_power_limit        | module.power.limit  | = 13.00 W                    | 535-
-    Default Power Limit         | default_power_limit          | module.power.default_limit | = 13.00 W             | 535-
-    Min Power Limit             | min_power_limit              | module.power.min_limit | = 13.00 W                 | 535-
-    Max Power Limit             | max_power_limit              | module.power.max_limit | = 13.00 W                 | 535-
-Power Smoothing                 | power_smoothing              | -                   | = N/A                        | 580-
 Clocks                          | clocks                       | -                   |
     Graphics                    | graphics_clock               | clocks.current.graphics | clocks_mhz.graphics.now MHz
     SM                          | sm_clock                     | clocks.current.sm   | clocks_mhz.sm.now MHz
@@ -301,15 +218,9 @@ Clocks                          | clocks                       | -              
 Applications Clocks             | applications_clocks          | -                   |
     Graphics                    | graphics_clock               | clocks.applications.graphics | clocks_mhz.graphics.application MHz | -560
     Memory                      | mem_clock                    | clocks.applications.memory | clocks_mhz.memory.application MHz | -560
-    Graphics                    | graphics_clock               | clocks.applications.graphics | = Requested functionality has been deprecated | 580-
-    Memory                      | mem_clock                    | clocks.applications.memory | = Requested functionality has been deprecated | 580-
 Default Applications Clocks     | default_applications_clocks  | -                   |
     Graphics                    | graphics_clock               | clocks.default_applications.graphics | clocks_mhz.graphics.default_application MHz | -560
     Memory                      | mem_clock                    | clocks.default_applications.memory | clocks_mhz.memory.default_application MHz | -560
-    Graphics                    | graphics_clock               | clocks.default_applications.graphics | = Requested functionality has been deprecated | 580-
-    Memory                      | mem_clock                    | clocks.default_applications.memory | = Requested functionality has been deprecated | 580-
-Deferred Clocks                 | deferred_clocks              | -                   |                              | 560-
-    Memory                      | mem_clock                    | -                   | = N/A                        | 560-
 Max Clocks                      | max_clocks                   | -                   |
     Graphics                    | graphics_clock               | clocks.max.graphics | clocks_mhz.graphics.max MHz
     SM                          | sm_clock                     | clocks.max.sm       | clocks_mhz.sm.max MHz
@@ -317,16 +228,10 @@ Max Clocks                      | max_clocks                   | -              
     Video                       | video_clock                  | -                   | clocks_mhz.video.max MHz     | 375-
 Max Customer Boost Clocks       | max_customer_boost_clocks    | -                   |                              | 390-
     Graphics                    | graphics_clock               | -                   | clocks_mhz.graphics.boost MHz | 390-
-Clock Policy                    | clock_policy                 | -                   |                              | 340-
-    Auto Boost                  | auto_boost                   | -                   | = N/A                        | 340-
-    Auto Boost Default          | auto_boost_default           | -                   | = N/A                        | 340-
-Voltage                         | voltage                      | -                   |                              | 530-560
-    Graphics                    | graphics_volt                | -                   | = 750.000 mV                 | 530-560
 Fabric                          | fabric                       | -                   |                              | 535-
     State                       | state                        | fabric.state        | fabric.state title           | 535-
     Status                      | status                       | fabric.status       | fabric.status title          | 535-
     CliqueId                    | cliqueId                     | fabric.cliqueId     | fabric.clique_id count       | 560-
-    ClusterUUID                 | clusterUuid                  | fabric.clusterUuid  | = N/A                        | 560-
     Health                      | health                       | -                   |                              | 560-
         Summary                 | summary                      | fabric.health.summary | fabric.health.summary title | 580-
         Bandwidth               | bandwidth                    | fabric.health.bandwidth | fabric.health.bandwidth title | 560-
@@ -336,8 +241,6 @@ Fabric                          | fabric                       | -              
         Incorrect Configuration | incorrect_configuration      | fabric.health.incorrect_configuration | fabric.health.incorrect_configuration title | 590-
         Partition Assigned      | partition_assigned           | -                   | fabric.health.partition_assigned title | 595-
 Processes                       | processes                    | -                   | processes processes
-Capabilities                    | capabilities                 | -                   |                              | 560-
-    EGM                         | egm                          | -                   | = disabled                   | 560-
 """  # noqa: E501
 
 
@@ -354,8 +257,7 @@ def rows(era: int) -> tuple[Row, ...]:
         indent = len(line) - len(line.lstrip())
         fact, _, printed = value.partition(" ")
         text_name, tag, column = (None if one == "-" else one for one in (name, xml, csv))
-        known = None if fact in ("", "=") else fact
-        row = Row(text_name, tag, column, known, printed, drivers.endswith("?"))
+        row = Row(text_name, tag, column, fact or None, printed, drivers.endswith("?"))
         while above[-1][0] >= indent:
             above.pop()
         above[-1][1].append(row)

@@ -22,7 +22,6 @@ def test_names_parts_and_the_names_of_tf_cnn_benchmarks_are_understood() -> None
 def test_what_is_no_reduction_is_refused_with_what_is_one() -> None:
     cases: list[tuple[str, str, str]] = [
         ("rign", "no reduction 'rign'", "ring"),
-        ("", "no reduction ''", "copy, ring"),
         ("collective#2", "collective takes no number of parts", "remove #2"),
         ("ring#0", "no number of parts", "1 to 64"),
         ("ring#²", "no number of parts", "1 to 64"),

@@ -27,7 +27,7 @@ def test_a_longer_one_is_stored_in_part_from_its_first_item_on(count: int, capac
     assert found.items == sorted(set(found.items))
 
 
-@pytest.mark.parametrize("period", [2, 16, 20, 64, 100])
+@pytest.mark.parametrize("period", [2, 64])
 def test_what_repeats_is_stored_in_proportion(period: int) -> None:
     items = thinned(30_000, 400).items
     assert sum(item % period < period / 2 for item in items) == pytest.approx(len(items) / 2, rel=0.1)

@@ -1,15 +1,8 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.values.run.events import Device, place_name, with_names
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
-
-
-def test_a_device_of_a_single_host_is_called_as_ever() -> None:
-    gpu, cpu = gpu_devices(2, "GTX 1070")[1], cpu_devices(2)[1]
-    assert (gpu.label, gpu.short_name, gpu.name) == ("GPU 1", "GPU 1", "GPU 1 (GTX 1070)")
-    assert (cpu.label, cpu.short_name, cpu.name) == ("CPU 1", "CPU device 1", "CPU device 1")
 
 
 def test_a_device_of_several_hosts_is_called_by_its_host_and_its_number_there() -> None:
@@ -41,8 +34,3 @@ def test_the_devices_in_an_error_of_tensorflow_have_their_names() -> None:
     text = "OOM on /job:worker/replica:0/task:1/device:GPU:1 by allocator GPU_1_bfc"
     assert with_names(text, hosts) == "OOM on n2 GPU 1 by allocator GPU_1_bfc"
     assert with_names(text, gpu_devices(2)) == text
-
-
-@pytest.mark.parametrize("place", ["", "/GPU", "worker", "/job:worker/task:x/device:GPU:0"])
-def test_what_is_no_place_stays_as_it_is(place: str) -> None:
-    assert place_name(place, on_hosts(gpu_devices(1), gpu_devices(1))) == place
