@@ -1,7 +1,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -165,20 +164,6 @@ def test_at_once_each_sample_has_all_with_nvlink_rates_and_the_ecc_errors_since_
     assert second.processes is None
 
 
-def test_bytes_of_nvlink_5_are_counted_by_link_and_a_silent_link_is_left_out(watching: Start) -> None:
-    def links(more: int) -> Any:
-        counts: tuple[dict[int, int], ...] = ({204: 100 + more, 202: 200 + 2 * more}, {})
-        of_card = zip(DISTINCT.gpus[0].nvlinks, counts, strict=True)
-        return tuple(replace(link, field_errors=one) for link, one in of_card)
-
-    fake = FakeNvml(changed(DISTINCT, {0: {"fields": {91: 2, 139: 7, 138: 7}, "nvlinks": links(0)}}))
-    fake.at(0.3, gpu(0, nvlinks=links(1_000_000)))
-    watched = watching(fake, asked=AT_ONCE)
-    watched.sample()
-    (second,) = watched.sample()
-    assert (second.nvlink_in_mb_per_s, second.nvlink_out_mb_per_s) == (4.0, 8.0)
-
-
 @pytest.mark.parametrize(
     ("received", "mb_per_s"), [((1 << 32) - 1, (1500.0, 250.0)), (1 << 32, (None, None))]
 )
@@ -188,17 +173,6 @@ def test_counters_that_fit_in_32_bits_are_not_used_and_throughput_is_that_of_20_
     of_card = {"fields": {198: received, 197: 9}, "pcie_kb_per_s": (250_000, 1_500_000)}
     (sample,) = watching(changed(SCENARIOS["four"], {0: of_card})).sample()
     assert (sample.pcie_in_mb_per_s, sample.pcie_out_mb_per_s) == mb_per_s
-
-
-def test_errors_of_all_nvlinks_are_added_up_from_the_begin(watching: Start) -> None:
-    def links(errors: Mapping[int, int]) -> Any:
-        return tuple(replace(link, errors=errors) for link in DISTINCT.gpus[0].nvlinks)
-
-    fake = FakeNvml(changed(DISTINCT, {0: {"fields": {91: 2}}}))
-    fake.at(1.1, gpu(0, nvlinks=links({0: 4, 1: 2, 2: 3, 3: 4})))  # three replays more on each of two
-    watched = watching(fake)
-    assert watched.sample()[0].nvlink_errors == 0
-    assert watched.next_with("nvlink_errors").nvlink_errors == 6
 
 
 @pytest.mark.parametrize(

@@ -65,20 +65,6 @@ def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(read_faulty: 
     assert machine.missing["links[2-3].p2p_read"] == "NOT_ASKED"
 
 
-def test_of_a_call_that_is_made_often_the_answers_before_the_fault_stay(read_faulty: Read) -> None:
-    clocks = read_faulty(crash, "nvmlDeviceGetClockInfo", gpu=1, after_calls=3).gpus[1].clocks_mhz
-    assert (clocks.graphics.now, clocks.sm.now, clocks.memory.now) == (1305, 1305, 1215)
-    assert clocks.video.now is None
-
-
-def test_every_gpu_may_crash_by_itself(read_faulty: Read) -> None:
-    machine = read_faulty(crash, "nvmlDeviceGetName")
-    assert [gpu.name for gpu in machine.gpus] == [None] * 4
-    assert all(gpu.uuid for gpu in machine.gpus)
-    assert machine.driver.detail is not None
-    assert machine.driver.detail.count("nvmlDeviceGetName of GPU") == 4
-
-
 @pytest.mark.parametrize("symbol", ["nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"])
 def test_a_pair_costs_the_pairs_of_its_gpus(symbol: str, read_faulty: Read, whole: Machine) -> None:
     machine = read_faulty(crash, symbol, gpu=2)
