@@ -1,12 +1,9 @@
 """Threads bound to a NUMA node, and where their memory lies."""
 
-import ctypes
-import mmap
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,37 +23,12 @@ def test_the_thread_is_bound_and_set_free_again() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_it_is_set_free_after_an_error() -> None:
-    before = os.sched_getaffinity(0)
-    with pytest.raises(RuntimeError), bound_to([min(before)]):
-        raise RuntimeError
-    assert os.sched_getaffinity(0) == before
-
-
 @pytest.mark.parametrize("cpus", [None, (), (100_000,)])
 def test_nothing_is_changed_where_there_is_nothing_to_bind_to(cpus: tuple[int, ...] | None) -> None:
     before = os.sched_getaffinity(0)
     with bound_to(cpus) as bound:
         assert not bound
         assert os.sched_getaffinity(0) == before
-
-
-@contextmanager
-def written(size: int) -> Iterator[int]:
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        view = ctypes.c_char.from_buffer(pages)
-        ctypes.memset(ctypes.addressof(view), 1, size)
-        yield ctypes.addressof(view)
-        del view
-
-
-def test_where_memory_lies_is_asked_of_this_kernel() -> None:
-    memory = NumaMemory()
-    with memory.bound(0, None), written(2**22) as address:
-        nodes = memory.nodes(address, 2**22)
-    if not nodes:
-        pytest.skip(f"this kernel shows no nodes: {memory.refusals}")
-    assert all(node >= 0 and pages > 0 for node, pages in nodes.items())
 
 
 def test_a_node_that_there_is_not_is_refused_in_words_and_the_block_runs() -> None:
