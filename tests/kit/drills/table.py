@@ -110,14 +110,6 @@ def _from_onset(card: Callable[[Dice], Card], cause: str, onset: int = 130) -> C
     return make
 
 
-def _always_capped(dice: Dice) -> Drill:
-    box = box_with(dice, steps=dice.short)
-    card = Card(core=dice.number(0.85, 0.75, 0.92), throttle=POWER_CAP)
-    tower = dice.whole(1, 0, len(box.devices) - 1)
-    box.cards = {tower: always(card)}
-    return Drill(box, slow={tower: "power-cap"}, percent={tower: percent_of(card, box)})
-
-
 def _partly_the_memory_clock(dice: Dice) -> Drill:
     """Like GPU 1 of the 7gforce table: 5 % less memory clock, 15 % less pace."""
     box = box_with(dice, steps=dice.short, devices=gpu_devices(6))
@@ -152,61 +144,20 @@ def _link_falls(dice: Dice) -> Drill:
     return Drill(box, slow={tower: "pcie-link"}, percent={tower: percent}, since=step)
 
 
-def _narrow_slot(dice: Dice) -> Drill:
-    box = box_with(dice, steps=dice.short, weights_s=0.02)
-    box.cards = {2: always(Card(width=4))}
-    return Drill(box, slow={2: "pcie-link"}, percent={2: 30.0})
-
-
-def _shared_link(dice: Dice) -> Drill:
-    """Two cards behind one uplink; each has half of it while both copy."""
-    box = box_with(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=dice.short)
-    box.known = Known(sharing={2: (3,), 3: (2,)})
-    box.cards = {tower: always(Card(link=0.5)) for tower in (2, 3)}
-    cause = "pcie-shared"
-    return Drill(box, slow={2: cause, 3: cause}, percent={2: 15.0, 3: 15.0})
-
-
-def _memory_full(dice: Dice) -> Drill:
-    """Another program's arrays fill the memory of one card, and its allocations are retried."""
-    box = box_with(dice, steps=dice.short)
-    box.known = Known(memory_mib={str(gpu): 40_960 for gpu in range(len(box.devices))})
-    card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
-    box.cards = {1: always(card)}
-    return Drill(box, slow={1: "memory-full"}, percent={1: percent_of(card, box)})
-
-
-def _expected(images_per_sec: float) -> Expected:
-    return Expected(
-        images_per_sec=images_per_sec,
-        low=0.97 * images_per_sec,
-        high=1.03 * images_per_sec,
-        source="earlier runs",
-    )
-
-
 def _slower_than_before(dice: Dice) -> Drill:
     """All devices are equally slow from the start, on a box whose speed is known."""
-    drill = _all_alike(dice)
-    step_s = drill.box.compute_s + 0.012 + 0.010
-    drill.box.known = Known(expected=_expected(64 * len(drill.box.devices) / step_s))
-    return replace(drill, run="not explained")
-
-
-def _two_models(dice: Dice) -> Drill:
-    """One card of each model, with known speeds: the faster one is below its expected speed."""
-    names = ("GTX 1070", "GTX 1080")
-    devices = tuple(
-        Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name, hop_to_variables="PIX")
-        for tower, name in enumerate(names)
+    box, card = box_with(dice, steps=dice.short), Card(core=dice.number(0.8, 0.7, 0.9), throttle=POWER_CAP)
+    box.cards = {tower: always(card) for tower in range(len(box.devices))}
+    images_per_sec = 64 * len(box.devices) / (box.compute_s + 0.012 + 0.010)
+    box.known = Known(
+        expected=Expected(
+            images_per_sec=images_per_sec,
+            low=0.97 * images_per_sec,
+            high=1.03 * images_per_sec,
+            source="earlier runs",
+        )
     )
-    box, percent = (
-        box_with(dice, devices=devices, speeds=(1.0, 1.3), steps=dice.short),
-        dice.number(18, 14, 25),
-    )
-    box.known = Known(speeds={0: _expected(500), 1: _expected(650)})
-    box.cards = {1: always(Card(hidden=1 - percent / 100))}
-    return Drill(box, slow={1: ""}, percent={1: percent})
+    return Drill(box, run="not explained")
 
 
 def _flapping(dice: Dice) -> Drill:
@@ -242,14 +193,6 @@ def _and_back(dice: Dice) -> Drill:
     return Drill(box, slow={0: "other-process"}, percent={0: percent_of(card, box)}, since=first)
 
 
-def _two_faults(dice: Dice) -> Drill:
-    box = box_with(dice, devices=gpu_devices(6))
-    hot, capped = Card(core=0.86, throttle=THERMAL, temperature=92), Card(core=0.88, throttle=POWER_CAP)
-    box.cards = {1: since(100, hot), 4: since(160, capped)}
-    percents = {1: percent_of(hot, box), 4: percent_of(capped, box)}
-    return Drill(box, slow={1: "thermal", 4: "power-cap"}, percent=percents)
-
-
 def _clock_and_process(dice: Dice) -> Drill:
     box, begins = box_with(dice, steps=dice.whole(380, 600, 600)), dice.whole(130, 200, 200)
 
@@ -269,10 +212,6 @@ def _starved(dice: Dice) -> Drill:
     return Drill(box, run="input-starved", input="input")
 
 
-def _starved_always(dice: Dice) -> Drill:
-    return Drill(box_with(dice, steps=dice.short, waited_s=lambda now: 0.06), input="input")
-
-
 def _reduction(dice: Dice) -> Drill:
     more_s, step = dice.number(0.04, 0.03, 0.1), dice.whole(130, 120, 250)
     return Drill(
@@ -285,12 +224,6 @@ def _all_from_onset(dice: Dice) -> Drill:
     step = dice.whole(130, 120, 250)
     box.cards = {tower: since(step, card) for tower in range(len(box.devices))}
     return Drill(box, run="compute-slow")
-
-
-def _all_alike(dice: Dice) -> Drill:
-    box, card = box_with(dice, steps=dice.short), Card(core=dice.number(0.8, 0.7, 0.9), throttle=POWER_CAP)
-    box.cards = {tower: always(card) for tower in range(len(box.devices))}
-    return Drill(box)
 
 
 def _far(dice: Dice) -> Drill:
@@ -319,11 +252,6 @@ def _mixed(dice: Dice) -> Drill:
     return Drill(box, slow={1: ""}, percent={1: percent})
 
 
-def _mixed_even(dice: Dice) -> Drill:
-    drill = _mixed(dice)
-    return Drill(replace(drill.box, cards={}))
-
-
 def _lost(dice: Dice) -> Drill:
     box, step = box_with(dice), dice.whole(130, 100, 300)
     box.cards, box.ends_at = {1: since(step, Card(lost=True))}, step + 3
@@ -350,12 +278,6 @@ def _gap(dice: Dice) -> Drill:
     return Drill(box, slow={2: "power-cap"}, percent={2: percent_of(card, box)}, since=step)
 
 
-def _late_samples(dice: Dice) -> Drill:
-    drill = _from_onset(lambda dice: Card(core=0.85, throttle=POWER_CAP), "power-cap")(dice)
-    drill.box.skew_s = 2.0
-    return drill
-
-
 def _clock_set(dice: Dice) -> Drill:
     drill = _from_onset(lambda dice: Card(core=0.85, throttle=POWER_CAP), "power-cap")(dice)
     drill.box.clock_set_s = lambda step: -3600.0 if step > 80 else 0.0
@@ -369,23 +291,18 @@ def _unsampled(dice: Dice) -> Drill:
     return replace(drill, says="unknown (no samples)")
 
 
-def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        devices = cpu_devices(2) if on_cpu else gpu_devices(dice.whole(4, 2, 8))
-        other = dice.number(share, share - 0.1, min(1.0, share + 0.2))
-        host = Host(other_cpu=other, run_cpu=0.9 if on_cpu else 0.35, queue=14)
-        box = box_with(
-            dice,
-            steps=dice.short,
-            devices=devices,
-            host=lambda step: host,
-            backend="cpu" if on_cpu else "gpu",
-        )
-        if slow:
-            box.cards = {1: always(Card(hidden=0.88))}
-        return Drill(box)
+def _busy_with_cpu_devices(dice: Dice) -> Drill:
+    host = Host(other_cpu=dice.number(0.4, 0.3, 0.6), run_cpu=0.9, queue=14)
+    devices = cpu_devices(2)
+    return Drill(box_with(dice, steps=dice.short, devices=devices, host=lambda step: host, backend="cpu"))
 
-    return make
+
+def _busy_with_a_slow_gpu(dice: Dice) -> Drill:
+    host = Host(other_cpu=dice.number(0.75, 0.65, 0.95), run_cpu=0.35, queue=14)
+    devices = gpu_devices(dice.whole(4, 2, 8))
+    box = box_with(dice, steps=dice.short, devices=devices, host=lambda step: host)
+    box.cards = {1: always(Card(hidden=0.88))}
+    return Drill(box)
 
 
 def _swapping(dice: Dice) -> Drill:
@@ -394,14 +311,11 @@ def _swapping(dice: Dice) -> Drill:
     return Drill(box)
 
 
-def _short(slow: float) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        box = box_with(dice, compute_s=dice.number(0.003, 0.002, 0.004), noise=0.04, weights_s=0.0003)
-        box.rest_s = lambda step: 0.0005
-        box.cards = {1: always(Card(hidden=1 - slow))}
-        return Drill(box, untold=(1,) if slow else (), why="larger batch" if slow else "")
-
-    return make
+def _short_steps(dice: Dice) -> Drill:
+    box = box_with(dice, compute_s=dice.number(0.003, 0.002, 0.004), noise=0.04, weights_s=0.0003)
+    box.rest_s = lambda step: 0.0005
+    box.cards = {1: always(Card(hidden=0.88))}
+    return Drill(box, untold=(1,), why="larger batch")
 
 
 def _steady(**changes: object) -> Callable[[Dice], Drill]:
@@ -473,22 +387,11 @@ def _until(dice: Dice) -> Drill:
     return Drill(box, slow={2: "other-process"}, percent={2: percent_of(card, box)})
 
 
-def _two_of_three(dice: Dice) -> Drill:
-    box, percent = box_with(dice, steps=dice.short, devices=gpu_devices(3)), dice.number(10, 6, 20)
-    box.cards = {tower: always(Card(hidden=1 - percent / 100)) for tower in (0, 2)}
-    return Drill(box, slow={0: "", 2: ""}, percent={0: percent, 2: percent})
-
-
 def _noisy_slow(dice: Dice) -> Drill:
     """Five percent in so much noise that the answer must be neither slow nor even."""
     box = box_with(dice, steps=60, noise=0.09, memory=0.3)
     box.cards = {1: always(Card(hidden=0.95))}
     return Drill(box, untold=(1,))
-
-
-def _pauses_of_all(dice: Dice) -> Drill:
-    """All devices wait for a disk every hundred steps, and no phase is announced."""
-    return Drill(box_with(dice, rest_s=lambda step: 2.5 if step % 100 == 50 else 0.01))
 
 
 def _long(dice: Dice) -> Drill:
@@ -499,55 +402,38 @@ def _long(dice: Dice) -> Drill:
 
 
 Make = Callable[[Dice], Drill]
-_process: Callable[[Dice], Card] = lambda dice: Card(busy=dice.number(0.35, 0.15, 0.5), others=1)  # noqa: E731
 _capped: Callable[[Dice], Card] = lambda dice: Card(  # noqa: E731
     core=dice.number(0.85, 0.72, 0.92), throttle=POWER_CAP
 )
 _clocked: Callable[[Dice], Card] = lambda dice: Card(core=dice.number(0.82, 0.72, 0.9))  # noqa: E731
-_memory: Callable[[Dice], Card] = lambda dice: Card(memory=0.4, core=1.0)  # noqa: E731
 
 DRILLS: dict[str, Make] = {
-    "slow by 15%": _slow_card(15, 12, 25),
     "slow by 5%": _slow_card(5.5, 5, 7),
     "slow by 2.5%": _three_percent,
-    "power cap from a step on": _from_onset(_capped, "power-cap"),
-    "power cap all along": _always_capped,
     "core clock low without a reason": _from_onset(_clocked, "core-clock"),
     "memory clock explains a part": _partly_the_memory_clock,
     "thermal ramp": _ramp,
     "link falls from x16 to x1": _link_falls,
-    "narrow slot": _narrow_slot,
-    "shared link": _shared_link,
-    "memory full": _memory_full,
-    "one card of each model": _two_models,
     "flapping clock": _flapping,
     "two stages": _two_stages,
-    "another process arrives": _from_onset(_process, "other-process"),
     "another process comes and goes": _and_back,
-    "two cards, two faults": _two_faults,
     "one card, two faults": _clock_and_process,
     "input starves": _starved,
-    "input starves all along": _starved_always,
     "reduction becomes slow": _reduction,
     "all become slow": _all_from_onset,
-    "all slow alike": _all_alike,
     "all slow alike, speed known": _slower_than_before,
     "variables across the host bridge": _far,
     "mixed box, one slow": _mixed,
-    "mixed box": _mixed_even,
     "GPU lost, worker fails": _lost,
     "GPU lost, no more marks": _without_marks,
     "counters wrap": _wrapping,
     "samples missing at the onset": _gap,
-    "samples 2 s late": _late_samples,
     "clock of the host set back": _clock_set,
     "no samples": _unsampled,
-    "busy host, CPU devices": _busy(0.4, on_cpu=True, slow=False),
-    "busy host, GPUs": _busy(0.7, on_cpu=False, slow=False),
-    "busy host hides a slow GPU": _busy(0.75, on_cpu=False, slow=True),
+    "busy host, CPU devices": _busy_with_cpu_devices,
+    "busy host hides a slow GPU": _busy_with_a_slow_gpu,
     "host swaps": _swapping,
-    "steps of 3 ms, one slow": _short(0.12),
-    "steps of 3 ms": _short(0.0),
+    "steps of 3 ms, one slow": _short_steps,
     "a lower clock that costs nothing": _clock_without_pace,
     "a clock that moves without effect": _innocent_clock,
     "warm-up of one card": _warming,
@@ -557,15 +443,9 @@ DRILLS: dict[str, Make] = {
     "one fast card": _one_fast,
     "hot without an effect": _hot_without_effect,
     "another process leaves": _until,
-    "two of three slow": _two_of_three,
     "slow by 5% in noise": _noisy_slow,
-    "pauses of all": _pauses_of_all,
     "long run, slow from a step on": _long,
     "steady": _even,
-    "steady, noise 4%": _steady(noise=0.04),
     "steady, correlated noise": _steady(noise=0.03, memory=0.85),
     "steady, bursts": _steady(noise=0.015, bursts=0.006),
-    "steady, eight GPUs": _steady(devices=gpu_devices(8)),
-    "steady, long steps": _steady(compute_s=1.5, steps=120),
-    "steady, common noise": _steady(common=0.3),
 }

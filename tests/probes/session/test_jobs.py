@@ -70,7 +70,7 @@ def test_the_path_that_a_pair_has_comes_before_the_one_that_it_does_not_need() -
     assert order.index("p2p_staged gpu:0 -> gpu:1") > order.index("bidirectional gpu:0 <-> gpu:1 direct")
 
 
-@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("count", [3, 8])
 def test_the_first_pairs_hold_each_gpu_equally_often(count: int) -> None:
     order = [job.copies[0].gpus for job in session(count).of("p2p_staged")]
     for rounds in range(1, count):
@@ -133,12 +133,6 @@ def test_all_gpus_at_once_are_a_ring_and_two_halves() -> None:
     assert sorted(halves) == sorted((a, (a + 4) % 8) for a in range(8))
 
 
-def test_gpus_at_once_go_through_the_host_where_a_pair_has_no_direct_path() -> None:
-    some = session(3, peers=ONE_PAIR).jobs
-    assert [job.kind for job in some if (job.group or "").startswith("ring")] == ["p2p_staged"]
-    assert not [job for job in session(2).jobs if "ring" in (job.group or "")]
-
-
 def test_one_to_all_and_all_to_one_are_for_as_many_gpus_as_have_peer_access() -> None:
     def groups(count: int) -> set[str]:
         return {(job.group or "").partition(" gpus:")[0] for job in session(count, "full", sizes=SIZE).jobs}
@@ -150,15 +144,7 @@ def test_one_to_all_and_all_to_one_are_for_as_many_gpus_as_have_peer_access() ->
     )
 
 
-def test_a_chosen_size_stands_for_the_one_by_speed_and_for_the_sweep() -> None:
-    two = session(2, "full", sizes=(1 << 20, 1 << 29))
-    assert {job.bytes for job in two.jobs if job.kind != "latency"} == {1 << 20, 1 << 29}
-
-
-@pytest.mark.parametrize(
-    ("gpus", "level", "sizes"), [(3, "quick", ()), (3, "full", ()), (2, "full", (1 << 20, 1 << 29))]
-)
-def test_a_job_is_described_so_that_no_two_are_alike(gpus: int, level: Level, sizes: tuple[int, ...]) -> None:
-    found = session(gpus, level, sizes=sizes)
+def test_a_job_is_described_so_that_no_two_are_alike() -> None:
+    found = session(3, "full")
     assert len(set(found.words)) == len(found.words)
     assert any(words.startswith("h2d host -> gpu:0 pageable") for words in found.words)

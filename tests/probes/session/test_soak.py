@@ -91,13 +91,6 @@ def test_it_lasts_as_long_as_it_is_asked_to_and_has_a_series() -> None:
     assert schema.decode(schema.encode(found), Bandwidth, origin="here") == found
 
 
-@pytest.mark.parametrize(("soak_s", "interval_s"), [(3600.0, 60.0), (60.0, 5.0), (2.0, 2.0)])
-def test_intervals_are_a_share_of_the_time(soak_s: float, interval_s: float) -> None:
-    soak = run(EngineDouble(gpus=1, each_s=interval_s / 20), SessionRequest(soak_s=soak_s)).soak
-    assert soak is not None
-    assert soak.intervals[0].end_s == pytest.approx(interval_s, rel=0.2)
-
-
 def test_data_that_differ_end_it_with_what_there_is() -> None:
     engine = EngineDouble(gpus=2, each_s=0.5)
 
@@ -189,21 +182,6 @@ def test_counters_that_grow_under_load_are_found_with_their_rate() -> None:
     assert "NVLink 3 replay by 20 (2 a minute, " in by_gpu[1].says
     with_watched = find_bandwidth(found, readings.history)
     assert [one.evidence["xid"] for one in with_watched if one.id == "driver.xid"] == [74]
-
-
-def test_a_machine_without_errors_has_no_finding() -> None:
-    found, _ = soaked(EngineDouble(gpus=3, each_s=0.5), lambda _: with_counters(0.0))
-    assert [one.id for one in find_bandwidth(found)] == []
-
-
-def test_what_lost_data_is_an_error() -> None:
-    def read(minutes: float) -> Machine:
-        lost = Gpu(index=0, pci_address="0000:01:00.0", pcie=Pcie(aer={"fatal": int(minutes > 5)}))
-        return Machine(source="live", driver=Driver(status="ok"), gpus=(lost,))
-
-    found, _ = soaked(EngineDouble(gpus=1, each_s=0.5), read)
-    (one,) = find_bandwidth(found)
-    assert (one.id, one.severity) == ("soak.errors", "error")
 
 
 def test_a_rate_that_falls_as_a_gpu_heats_up_is_found() -> None:
