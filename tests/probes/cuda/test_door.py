@@ -31,7 +31,7 @@ def test_devices_are_reported_as_the_rest_of_gputopo_names_them() -> None:
 @pytest.mark.parametrize(
     ("words", "reason", "remedy"),
     [
-        (("nodevice",), "CUDA_ERROR_NO_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        (("init=100",), "CUDA_ERROR_NO_DEVICE", "CUDA_VISIBLE_DEVICES"),
         (("init=803",), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"),
         (("init=802",), "CUDA_ERROR_SYSTEM_NOT_READY", "fabricmanager"),
         (("init=35",), "CUDA_ERROR_35", "gputopo inspect"),

@@ -67,8 +67,6 @@ struct gpu {
     uint64_t memory, used;
     uint64_t refuse_above; /* 0: no allocation is refused for its size */
     int major, minor;
-    int wake_copies;
-    double wake_seconds, wake_memory, wake_link, woke_at;
     int lost_code, lost_after; /* lost_code 0: it is never lost */
     double l2, l2_times; /* bytes of the cache, and how much faster it is than the memory */
     uint64_t before;     /* bytes of the previous copy or kernel, which the cache still holds */
@@ -89,8 +87,7 @@ struct box {
     double start; /* for the first copy or kernel of a stream that was idle or waited */
     double peer;  /* for a change of peer access */
     int peer_limit; /* devices that one device may reach; 0: any number */
-    int cpuset, memory_on; /* the only node whose CPUs, or memory, this process may use; -1: all */
-    bool no_policy; /* requests for a node, and queries of a page's node, are refused */
+    int memory_on; /* the only node whose memory this process may use; -1: all */
     enum memory_operations { WORK, REFUSED, IGNORED } memory_operations; /* of streams: cuStreamWaitValue32 */
     struct gpu gpu[MAX_GPUS];
     bool can_peer[MAX_GPUS][MAX_GPUS];

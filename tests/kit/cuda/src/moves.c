@@ -18,17 +18,6 @@ int gpu_fails(int gpu)
     return card->lost_code && card->copies >= card->lost_after ? card->lost_code : OK;
 }
 
-/* Whether the copy's GPU is in its wake-up phase, and the share of its rate during this phase. */
-static double waking(int gpu, bool link)
-{
-    struct gpu *card = &box.gpu[gpu];
-    if (card->woke_at < 0)
-        card->woke_at = now;
-    if (card->copies <= card->wake_copies || now - card->woke_at < card->wake_seconds)
-        return link ? card->wake_link : card->wake_memory;
-    return 1;
-}
-
 static bool between_gpus(enum kind kind)
 {
     return kind == P2P || kind == PULL || kind == STAGED || kind == READ || kind == WRITE;
@@ -36,10 +25,7 @@ static bool between_gpus(enum kind kind)
 
 void set_limit(struct op *op)
 {
-    double part = waking(op->a, op->kind != LOCAL && op->kind != MEMORY);
-    if (between_gpus(op->kind))
-        part = fmin(part, waking(op->b, true));
-    op->flow.limit = op->flow.path->alone * part;
+    op->flow.limit = op->flow.path->alone;
 }
 
 /* The factor for a local copy's time: less than 1 if the cache holds all or part of it (up to 4 times its size). */
