@@ -1,5 +1,3 @@
-import copy
-import mmap
 import os
 import select
 import signal
@@ -124,21 +122,6 @@ def test_a_crash_is_reported_with_the_last_call() -> None:
         assert one.stop is not None
         assert (one.stop.kind, one.stop.gpus) == ("crashed", (1,))
         assert one.stop.text == "nvmlDeviceGetName of GPU 1 ended the process with SIGABRT"
-
-
-def test_a_pair_is_named_by_both_and_the_driver_by_none() -> None:
-    def pair(channel: Channel) -> None:
-        channel.nvml.begin("nvmlDeviceGetP2PStatus", "0-2")
-        os._exit(3)
-
-    def driver(channel: Channel) -> None:
-        channel.nvml.begin("nvmlInit")
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-    assert [stopped(work)[1] for work in (pair, driver)] == [
-        "nvmlDeviceGetP2PStatus of GPUs 0 and 2 ended the process with exit code 3",
-        "nvmlInit ended the process with SIGSEGV",
-    ]
 
 
 def test_calls_that_all_return_may_not_take_for_ever() -> None:
@@ -267,32 +250,3 @@ def test_the_child_ends_with_its_parent_at_once() -> None:
         while not gone(pid) and time.monotonic() < until_s:
             time.sleep(0.01)
         assert gone(pid)
-
-
-def test_the_time_of_a_call_does_not_count_for_the_next_one() -> None:
-    """The next call may begin between two readings of the slot: its name is there before its number."""
-    released = mmap.mmap(-1, 1)
-    steps = iter([("nvmlInit", 0, 0.0), ("nvmlInit", 0, 12.0), ("nvmlDeviceGetName", 1, 0.0)])
-
-    def work(channel: Channel) -> None:
-        with_same_number = copy.copy(channel.nvml)
-        for place, (slot, function) in enumerate(
-            ((channel.nvml, "nvmlInit"), (with_same_number, "nvmlDeviceGetName"))
-        ):
-            slot.begin(function)
-            while released[0] == place:
-                pass
-        channel.done()
-
-    def poll(lines: select.poll) -> tuple[bool, float]:
-        if (step := next(steps, None)) is None:
-            released[0] = 2
-            return patiently(lines)
-        function, released[0], passed_s = step
-        while one.call()[0] != function:
-            pass
-        return False, passed_s
-
-    with DriverChild(work, PATIENT._replace(nvml_s=10.0), poll) as one:
-        assert one.answer() == []
-        assert one.stop is None

@@ -31,14 +31,6 @@ def test_nothing_is_changed_where_there_is_nothing_to_bind_to(cpus: tuple[int, .
         assert os.sched_getaffinity(0) == before
 
 
-def test_a_node_that_there_is_not_is_refused_in_words_and_the_block_runs() -> None:
-    memory = NumaMemory()
-    with memory.bound(1000, None):
-        pass
-    assert all("mempolicy (" in says for says in memory.refusals.values())
-    assert memory.refusals or not hasattr(os, "sched_getaffinity")
-
-
 def test_where_the_kernel_is_not_to_be_asked_its_maps_are_read(tmp_path: Path) -> None:
     write_files(
         tmp_path,
@@ -104,29 +96,3 @@ def test_an_interruption_is_raised_when_no_thread_runs_any_more() -> None:
         at_once([work, work, work])
     assert begun
     assert ended == begun
-
-
-def test_a_system_without_threads_is_reported_when_those_that_began_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    start, begun = threading.Thread.start, list[threading.Thread]()
-    barrier, running = threading.Barrier(2), list[int]()
-
-    def refuse(thread: threading.Thread) -> None:
-        if begun:
-            raise RuntimeError("can't start new thread")
-        begun.append(thread)
-        start(thread)
-
-    def waits() -> None:
-        running.append(1)
-        try:
-            barrier.wait()
-        finally:
-            running.pop()
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(OSError, match="no more threads"):
-        at_once([waits, waits], barrier.abort)
-    assert running == []
-    assert len(begun) == 1

@@ -59,13 +59,6 @@ def test_ethernet_and_infiniband_are_network_cards_and_virtual_functions_are_not
     assert [(node.address, node.kind) for node in nodes] == [("0000:01:00.0", "nic"), ("0000:02:00.0", "nic")]
 
 
-def test_missing_files_are_missing_facts(tmp_path: Path) -> None:
-    folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU, numa_node=-1)
-    (folder / "device").unlink()
-    (node,) = read_pci(tmp_path)
-    assert (node.numa_node, node.device_id, node.driver, node.speed_gt_per_s, node.width) == (None,) * 5
-
-
 def test_what_is_no_device_or_has_no_class_that_can_be_read_is_left_out(tmp_path: Path) -> None:
     folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU)
     (folder / "class").unlink()

@@ -173,14 +173,6 @@ def test_of_a_cuda_that_is_not_known_nothing_is_missing(tmp_path: Path) -> None:
     assert found.missing_libraries is None
 
 
-def test_a_build_whose_libraries_cannot_be_read_is_not_judged(tmp_path: Path) -> None:
-    (tmp_path / "tensorflow/python/platform").mkdir(parents=True)
-    (tmp_path / "tensorflow/__init__.py").touch()
-    (tmp_path / "tensorflow/python/platform/build_info.py").write_text(build_info(builds.TENSORFLOW_2_21))
-    assert read(tmp_path).missing_libraries is None
-    assert read(tmp_path).is_cuda_build
-
-
 @given(data=st.binary(max_size=300), keeps=st.integers(0, 200))
 def test_damaged_files_are_never_an_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, keeps: int

@@ -26,7 +26,6 @@ does.
 - One call can hang, crash or be slow in real time: FAKE_CUDA_CALL selects it (`src/faulty.c`).
 - Costs of real cards: a local copy that fits the L2 is faster than the memory, an idle stream starts a copy
   after some us, a change of peer access takes ms and is limited to eight devices (`Settings`, `CudaGpu`).
-- `double_now` is its clock for programs (`clock`).
 - Freeing memory waits for running work, as on a real card, but not for work that is held back.
 
 `scenario` has the values and writes the file that the library reads (FAKE_CUDA_SCENARIO), `derive` makes them

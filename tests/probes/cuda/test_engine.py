@@ -100,7 +100,7 @@ def test_both_directions_at_once_do_not_slow_one_another_on_a_full_duplex_link()
         (both(write(*there), write(*back)), (("write", *there), ("write", *back))),
         (both(read(*there), read(*back)), (("read", *there), ("read", *back))),
     ]
-    report = measure(spec, [job for job, _ in cases], 16 * MIB)
+    report = measure(spec, [job for job, _ in cases], 8 * MIB)
     for window, (_, paths) in zip(report.windows, cases, strict=True):
         for copy, path in zip(window.copies, paths, strict=True):
             assert copy.gb_per_s == pytest.approx(spec.rate(*path) / 1e9, rel=WITHIN), path
@@ -157,8 +157,8 @@ def test_streams_that_begin_more_than_a_hundredth_of_a_window_apart_are_noted(
     share: float, is_noted: bool
 ) -> None:
     spec = box("2x4", "start=0")
-    window_s = 32 * MIB / spec.rate("h2d", 0)
-    report = measure(spec, [both(h2d(0), d2h(0))], 32 * MIB, apart_s=share * window_s)
+    window_s = 8 * MIB / spec.rate("h2d", 0)
+    report = measure(spec, [both(h2d(0), d2h(0))], 8 * MIB, apart_s=share * window_s)
     assert any("apart" in note for note in report.notes) is is_noted
 
 

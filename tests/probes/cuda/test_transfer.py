@@ -23,12 +23,6 @@ def test_a_chain_comes_by_every_line_once_before_it_begins_again() -> None:
     assert len(seen) == CHAIN_BYTES // 128
 
 
-def test_a_chain_does_not_go_straight_on() -> None:
-    words = chain(0)
-    steps = {(words[place // 8] - place) % CHAIN_BYTES for place in range(0, CHAIN_BYTES, 128)}
-    assert len(steps) > CHAIN_BYTES // 128 / 4  # a prefetcher would see one
-
-
 _MIB = 2**20
 
 _ROOMS = st.integers(1, 1024).map(lambda n: n * BLOCK_BYTES)

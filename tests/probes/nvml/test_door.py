@@ -9,7 +9,6 @@ import pytest
 
 from gputopo.probes import NotReadError
 from gputopo.probes.nvml import open_nvml
-from gputopo.values.machine import Hop
 from tests.kit.distinct import DISTINCT as FOUR
 from tests.kit.machines import read_double
 from tests.kit.nvml import FakeNvml, installed
@@ -81,15 +80,6 @@ def test_more_than_1024_cpus_fit() -> None:
 @pytest.mark.parametrize(("code", "word"), [(1, "CHIPSET_NOT_SUPPORTED"), (9, "UNKNOWN_9")])
 def test_peer_to_peer_is_reported_in_words(code: int, word: str) -> None:
     assert read_double(changed(DISTINCT, p2p={(0, 1): code})).links[0].p2p_read == word
-
-
-def test_a_topology_level_that_nvml_does_not_define_is_not_guessed_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert read_double(DISTINCT).links[0].hop is Hop.PIX
-    monkeypatch.setattr(Scenario, "level", lambda *_: 35)
-    machine = read_double(DISTINCT)
-    assert (machine.links[0].hop, machine.missing["links[0-1].hop"]) == (None, "UNKNOWN_LEVEL_35")
 
 
 # Functions that came after driver 470 or are refused by it, as far as gputopo asks for them.

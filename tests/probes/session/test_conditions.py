@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.probes import Copy, CopyJob, CopyWindow, NotReadError, SessionRequest
+from gputopo.probes import Copy, CopyJob, CopyWindow
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
 from gputopo.values.bandwidth import Conditions, CopyRate, Samples
 from gputopo.values.ends import HOST, End
@@ -17,9 +17,6 @@ from tests.probes.session.double import (
     Clock,
     EngineDouble,
     SamplerDouble,
-    doors,
-    machine,
-    measure,
 )
 
 Facts = dict[str, Any]
@@ -121,15 +118,6 @@ def test_of_gpus_that_are_not_read_in_every_window_the_own_readings_are_compared
     assert len(found.discarded_gb_per_s) == 3
 
 
-def test_cards_whose_rates_stay_work_for_the_least_time_before_the_first_number() -> None:
-    engine = EngineDouble(gpus=1, each_s=0.05)
-    begun: list[float] = []
-    measure(
-        machine(1), SessionRequest(), doors=doors(engine), on_job=lambda job: begun.append(engine.clock())
-    )
-    assert 0.25 < begun[0] / 2 < 0.25 + 0.06  # within the cards, then to them
-
-
 class SlowSampler(SamplerDouble):
     """NVML that takes 3 ms of a clock for a reading."""
 
@@ -183,14 +171,3 @@ def test_windows_too_short_for_all_gpus_read_one_after_another() -> None:
         all_read.take()
     assert read == [0, 1, 2]
     assert all(all_read.readings(None)[gpu] for gpu in range(3))
-
-
-def test_nvml_that_cannot_be_used_is_reported_and_nothing_is_read() -> None:
-    def refuse(gpu: int) -> SamplerDouble:
-        raise NotReadError("DRIVER_NOT_LOADED")
-
-    with Meter([0], open_sampler=refuse) as meter:
-        assert meter.reason == "DRIVER_NOT_LOADED"
-        window = meter.window([0])
-        window.take()
-    assert 0 not in window.readings(None)

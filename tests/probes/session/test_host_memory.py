@@ -95,14 +95,6 @@ def test_each_node_is_measured_from_its_own_cores_and_from_the_farthest_ones() -
     assert found.not_measured == ()
 
 
-def test_a_node_whose_cpus_may_not_be_used_is_reported() -> None:
-    found = measured(node(0), node(1, "100000"))
-    assert ways(found) == [("node:0", "node:0")]
-    (reported,) = found.not_measured
-    assert reported.what == "host memory of node:1"
-    assert "may not use" in reported.reason
-
-
 def test_a_node_without_cpus_is_reported_and_one_without_memory_is_none() -> None:
     found = measured(
         node(0, distances=()), node(2, ""), node(3, memory_mib=0, distances=()), node(4, "", memory_mib=0)
@@ -132,16 +124,6 @@ def test_memory_that_lies_on_another_node_is_not_measured_as_of_this_one() -> No
         (f"host memory of node:0 from the cores of node:{cores}", "the system put it on node 1")
         for cores in (0, 1)
     ]
-
-
-def test_memory_that_is_refused_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr("mmap.mmap", refuse)
-    found = measured()
-    assert found.samples == ()
-    assert [one.reason for one in found.not_measured] == ["Cannot allocate memory"]
 
 
 def caches(root: Path, kib: int, cpus: int = 4) -> None:

@@ -5,13 +5,12 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import Any
 
 import pytest
 
 from gputopo.probes import SessionRequest, describe
 from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, CopyRate, Sample
-from tests.probes.session.double import AWAKE, EngineDouble, doors, machine, measure
+from tests.probes.session.double import EngineDouble, doors, machine, measure
 
 MIB = 2**20
 MAX_BYTES = 1024 * MIB
@@ -132,20 +131,3 @@ def test_what_is_left_out_is_the_less_important(name: str, slower: float) -> Non
     kind = "p2p_direct" if box.direct else "p2p_staged"
     found_pairs = {(one.source, one.destination) for one in found.samples if one.kind == kind}
     assert len(found_pairs) == box.gpus * (box.gpus - 1)
-
-
-def test_windows_with_the_host_have_space_for_a_reading_and_others_admit_that_they_had_none() -> None:
-    engine = Box(2, 55.0, 1300.0, 50, 390.0).engine(1.0)
-
-    def slow() -> dict[str, Any]:
-        engine.clock.now_s += 0.004
-        return AWAKE
-
-    found = measure(machine(2), SessionRequest(), doors=doors(engine, facts=slow))
-    for sample in found.samples:
-        inside = [one.readings for one in sample.conditions]
-        if sample.kind in ("h2d", "d2h") and sample.group is None and sample.pinned:
-            assert min(inside) > 0, sample
-        if sample.kind == "p2p_direct" and sample.group is None:
-            assert max(inside) == 0
-            assert any(one.readings_beside and one.pstate for one in sample.conditions)

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from gputopo.probes import NoGpuMeasuredError, SessionProgress, SessionRequest
 from gputopo.probes.cuda import NoCudaError
 from gputopo.probes.session import HostMemoryRates
-from gputopo.values.bandwidth import Bandwidth, CopyLatency, CopyRate, Failure, NotMeasured
+from gputopo.values.bandwidth import Bandwidth, CopyLatency, CopyRate, NotMeasured
 from gputopo.values.ends import End
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.machine import Host, Machine, NumaNode
@@ -99,13 +99,6 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
     assert number(found, kind="p2p_staged", source="gpu:2", destination="gpu:0") is not None
 
 
-def test_a_gpu_that_refuses_its_memory_is_asked_no_further() -> None:
-    found = run(EngineDouble(gpus=3, faults={("h2d", "host", "gpu:0"): "CUDA_ERROR_OUT_OF_MEMORY"}))
-    assert [(f.kind, f.destination) for f in found.failures] == [("h2d", "gpu:0")]
-    assert all("refused the memory" in one.reason for one in found.not_measured if "gpu:0" in one.what[:9])
-    assert number(found, kind="p2p_staged", source="gpu:1", destination="gpu:2") is not None
-
-
 def test_gpus_whose_copy_does_not_come_back_are_used_no_more_and_the_rest_goes_on() -> None:
     engine = EngineDouble(gpus=4, hang_on=("gpu:0", "gpu:2"))
     found = run(engine)
@@ -154,12 +147,6 @@ def test_repeats_of_a_card_in_ramp_up_are_thrown_away_and_counted() -> None:
     assert sample.conditions[0].memory_mhz == 1200
     assert len(sample.repeats_gb_per_s) >= 3
     assert sum(len(one.discarded_gb_per_s) for one in found.copies) == 2
-
-
-def test_cards_are_ramped_up_before_the_first_number_and_it_is_reported() -> None:
-    found = run(EngineDouble(gpus=2, ramp_up=7))
-    assert any("clock ramp-up before the measurement" in note for note in found.notes)
-    assert all(not sample.discarded_gb_per_s for sample in found.copies)
 
 
 def test_an_interrupt_keeps_what_was_measured() -> None:
@@ -225,13 +212,6 @@ def test_pairs_without_peer_access_are_reported_and_measured_through_the_host() 
     assert len(staged) == 6
 
 
-def test_little_free_memory_is_reported() -> None:
-    with pytest.raises(NoGpuMeasuredError, match="CUDA can use none"):
-        run(EngineDouble(gpus=1, free=0))
-    found = run(EngineDouble(gpus=1, free=200 << 20))
-    assert any("only 200 MiB" in note for note in found.notes)
-
-
 def test_a_copy_within_memory_that_the_cache_would_serve_is_not_measured() -> None:
     found = run(EngineDouble(gpus=1, free=300 << 20, l2=50 << 20))
     (reported,) = [one for one in found.not_measured if one.what.startswith("d2d_local")]
@@ -270,14 +250,6 @@ def test_a_gpu_that_cannot_run_kernels_is_reported_and_copied_with_all_the_same(
     )
     methods = Counter(s.method for s in found.samples if s.kind == "p2p_direct")
     assert methods == {"copy_engine": 2, "copy_engine_read": 2, "kernel_read": 1, "kernel_write": 1}
-
-
-def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> None:
-    hung = Failure(kind="h2d", source=End("host"), destination=End("gpu:0"), reason="TIMED_OUT", says="late")
-    for after in (0, 20):  # while the cards ramp up, and while they are measured
-        found = run(EngineDouble(interrupt_after=after, unreturned=[hung]))
-        assert not found.complete
-        assert hung in found.failures
 
 
 def host_nodes(

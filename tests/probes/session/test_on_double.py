@@ -38,7 +38,7 @@ def test_each_rate_of_a_session_is_the_one_that_was_set_and_has_its_conditions(t
     # Copies begin at once and pass no cache: those of this test are small.
     scenario = named("chipset")
     box = spoilt(from_scenario(scenario), (f"memory={CARD_BYTES}", "start=0", "cache=1"))
-    request = SessionRequest(gpus=(1, 2), sizes=(LARGE_BYTES,), loops=2)
+    request = SessionRequest(gpus=(1, 2), sizes=(LARGE_BYTES,), loops=1)
     task = Task(scenario="chipset", machine=read(scenario, tmp_path), request=request)
     given = msgspec.json.encode(task, enc_hook=as_text)
     done = run_program(box, "-m", "tests.probes.session.worker", given=given)

@@ -117,16 +117,6 @@ def test_nothing_is_measured_twice_after_a_restart() -> None:
     assert len(found.not_measured) == len({one.what for one in found.not_measured})
 
 
-def test_a_call_of_nvml_costs_the_readings_and_no_copy() -> None:
-    found = run(Faulty(function="nvmlDeviceGetPowerUsage", job="d2h gpu:1 -> host"))
-    # The double crashes again in the same job: here it stands for a call that does so without readings too.
-    assert not found.complete
-    assert {one.reason for one in found.not_measured} >= {
-        "nvmlDeviceGetPowerUsage of GPU 1 ended the process with SIGSEGV"
-    }
-    assert any("no P-states" in note and "nvmlDeviceGetPowerUsage" in note for note in found.notes)
-
-
 def test_a_process_that_is_killed_leaves_what_was_measured() -> None:
     found = run(Faulty(fault=lambda: os.kill(os.getpid(), signal.SIGKILL), job="d2h gpu:1 -> host"))
     assert (found.complete, found.failures) == (False, ())

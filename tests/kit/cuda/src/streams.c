@@ -177,15 +177,6 @@ void pass(double seconds)
         ;
 }
 
-/* For programs that use the double's clock, or let some of its time pass. */
-__attribute__((visibility("default"))) double double_now(void)
-{
-    pthread_mutex_lock(&lock);
-    double seconds = now;
-    pthread_mutex_unlock(&lock);
-    return seconds;
-}
-
 static bool has_room(const void *stream)
 {
     return ((const struct stream *)stream)->length < box.depth;
