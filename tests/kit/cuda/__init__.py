@@ -16,7 +16,7 @@ does.
 - A kernel that waits for a word (`gputopo_hold`) ends when the word is written, or after its time limit,
   which is real time.
 - A copy from or to pageable memory is synchronous. If it, or any other wait, is behind work that cannot end,
-  the double gives up after `block_s` seconds of real time, with CUDA_ERROR_LAUNCH_TIMEOUT and a line on
+  the double gives up after five seconds of real time, with CUDA_ERROR_LAUNCH_TIMEOUT and a line on
   stderr.
 - With CUDA_LAUNCH_BLOCKING=1 at cuInit, a launch waits for the end of its kernel. If a stream takes only
   `depth` commands, the call that adds one more waits for the first of them.

@@ -61,7 +61,7 @@ class CudaGpu:
     """A GPU as CUDA shows it. `refuse_above`: larger allocations, in bytes, are refused; None: none is.
 
     `lost_code`: what every call returns after `lost_after` copies; 0: the GPU is never lost. `l2_bytes`:
-    local copies that fit are `l2_times` as fast as the memory; copies up to four times larger are somewhat
+    local copies that fit are four times as fast as the memory; copies up to four times larger are somewhat
     faster.
     """
 
@@ -74,30 +74,25 @@ class CudaGpu:
     lost_code: int = 0
     lost_after: int = 0
     l2_bytes: int = 0
-    l2_times: float = 4.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the double behaves: virtual time of a call, polls that return "not ready", when it gives up.
+    """How the double behaves.
 
-    `start_us`: for the first copy or kernel of a stream that was idle or had to wait. `peer_us`: for a change
-    of peer access. `peer_limit`: how many devices one device may reach; 0: all. `memory_on`: the only node
+    `start_us`: for the first copy or kernel of a stream that was idle or had to wait. `polls`: that return
+    "not ready". `peer_limit`: how many devices one device may reach; 0: all. `memory_on`: the only node
     whose memory the process may use. `memory_operations`: cuStreamWaitValue32 works; the call is refused; or
     it is accepted, but the stream does not wait.
     """
 
     driver: int = 12_040
     init_code: int = 0
-    launch_us: float = 5.0
     start_us: float = 5.0
-    peer_us: float = 2000.0
     peer_limit: int = 8
     memory_on: int | None = None
     memory_operations: MemoryOperations = "work"
-    poll_us: float = 1.0
     polls: int = 2
-    block_s: float = 5.0
     depth: int = 0  # commands that a stream takes before the next call waits; 0: any number
     spare_bytes: int = 0  # faults of paths do not affect smaller copies
     lacks: tuple[str, ...] = ()  # calls that this driver does not have yet
@@ -143,10 +138,9 @@ class CudaSpec:
 
 def _settings(settings: Settings) -> list[str]:
     lines = [f"driver {settings.driver}", f"init {settings.init_code}", f"polls {settings.polls}"]
-    lines += [f"launch_us {settings.launch_us}", f"poll_us {settings.poll_us}", f"block_s {settings.block_s}"]
     lines += [f"spare {settings.spare_bytes}", f"depth {settings.depth}", f"start_us {settings.start_us}"]
     lines += [f"memory_operations {settings.memory_operations}"]
-    lines += [f"peer_us {settings.peer_us}", f"peer_limit {settings.peer_limit}"]
+    lines += [f"peer_limit {settings.peer_limit}"]
     lines += [] if settings.memory_on is None else [f"memory_on {settings.memory_on}"]
     return [*lines, f"lacks {' '.join(settings.lacks)}"] if settings.lacks else lines
 
@@ -157,7 +151,7 @@ def _gpu(ordinal: int, gpu: CudaGpu) -> str:
         f"gpu {ordinal} address={gpu.address} memory={gpu.memory_bytes} used={gpu.used_bytes}"
         f" major={major} minor={minor} refuse_above={gpu.refuse_above or 0}"
         f" lost_code={gpu.lost_code} lost_after={gpu.lost_after}"
-        f" l2={gpu.l2_bytes} l2_times={gpu.l2_times} name={gpu.name}"
+        f" l2={gpu.l2_bytes} name={gpu.name}"
     )
 
 

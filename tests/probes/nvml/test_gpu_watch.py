@@ -130,15 +130,6 @@ def test_the_time_in_which_a_policy_throttled_is_counted_from_the_begin(watching
     assert watched.next_with("throttled_s").throttled_s == {"power": 0.6}
 
 
-def test_throughput_is_the_mean_since_the_reading_before_or_nvmls_own(watching: Start) -> None:
-    counted = FakeNvml(changed(SCENARIOS["four"], {0: {"fields": {198: 1 << 40, 197: 1 << 41}}}))
-    counted.at(2, gpu(0, fields={198: (1 << 40) + 6_000_000_000, 197: (1 << 41) + 2_000_000_000}))
-    watched = watching(counted)
-    assert watched.sample()[0].pcie_in_mb_per_s is None  # one reading is no rate
-    sample = watched.next_with("pcie_in_mb_per_s")
-    assert (sample.pcie_in_mb_per_s, sample.pcie_out_mb_per_s) == (3000.0, 1000.0)
-
-
 def test_at_once_each_sample_has_all_with_nvlink_rates_and_the_ecc_errors_since_the_begin(
     watching: Start,
 ) -> None:

@@ -60,11 +60,6 @@ def test_a_refused_call_leaves_only_its_field_empty(call: str, field: str) -> No
     assert sample == msgspec.structs.replace(whole, **{field: None})
 
 
-def test_without_nvml_there_is_no_monitor_and_the_reason_is_reported() -> None:
-    with installed(FakeNvml(FOUR, init_code=9)), pytest.raises(NotReadError, match="DRIVER_NOT_LOADED"):
-        Monitor([0])
-
-
 def test_a_child_samples_as_the_monitor_does() -> None:
     fake = FakeNvml(FOUR)
     fake.script_clock(0, 0, [1410, 1100, 900])
@@ -147,19 +142,6 @@ def test_a_storm_of_errors_does_not_hold_up_a_sample() -> None:
         seen = [len(watcher.observe().xids) for _ in range(5)]
     assert sum(seen) == 200
     assert max(seen) < 100
-
-
-def test_errors_before_a_gpu_is_lost_are_returned_first() -> None:
-    fake = FakeNvml(DISTINCT)
-    with installed(fake), GpuWatch([0], asked=CLOCKS) as watcher:
-        fake.raise_xid(0, 79)
-        fake.spoil(
-            "nvmlEventSetWait_v2", lambda: fake.refuse("nvmlEventSetWait_v2", GPU_IS_LOST), after_calls=1
-        )
-        assert watcher.observe().xids == (Xid(code=79, gpu=0),)
-        assert watcher.xid_reason is None
-        assert watcher.observe().xids == ()
-        assert watcher.xid_reason == "GPU_IS_LOST"
 
 
 @pytest.mark.parametrize(

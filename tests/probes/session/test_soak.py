@@ -26,26 +26,6 @@ ALL_PEERS = frozenset(permutations(range(8), 2))
 TEN_MINUTES = SessionRequest(soak_s=600.0)
 
 
-@dataclass
-class Beside:
-    """An engine whose windows take a second, and beside which readings are taken."""
-
-    engine: EngineDouble
-    readings: SoakReadings | None = None
-
-    def __post_init__(self) -> None:
-        measure_one = self.engine.measure
-
-        def measured(
-            job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> CopyWindow:
-            if self.readings is not None:
-                self.readings.tick()
-            return measure_one(job, sizes, while_running)
-
-        self.engine.measure = measured  # type: ignore[method-assign]
-
-
 def run(engine: EngineDouble, request: SessionRequest = TEN_MINUTES) -> Bandwidth:
     return measure(machine(engine.gpus), request, doors=doors(engine))
 
@@ -164,8 +144,16 @@ def soaked(
         now=clock,
         epoch=lambda: 1_700_000_000.0 + clock(),
     )
+    measure_one = engine.measure
+
+    def measured(
+        job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> CopyWindow:
+        readings.tick()
+        return measure_one(job, sizes, while_running)
+
+    engine.measure = measured  # type: ignore[method-assign]
     with readings:
-        Beside(engine, readings)
         bandwidth = run(engine)
         return msgspec.structs.replace(readings.machine(), bandwidth=bandwidth), readings
 

@@ -12,7 +12,6 @@ from gputopo.probes import (
     Channel,
     CopyJob,
     CopyWindow,
-    NoGpuMeasuredError,
     SessionProgress,
     SessionRequest,
     describe,
@@ -126,19 +125,6 @@ def test_a_process_that_is_killed_leaves_what_was_measured() -> None:
         reason.startswith("cuMemAlloc of GPU 1 ended the process with SIGKILL, as the kernel does")
         for reason in reasons
     )
-
-
-def test_a_start_that_hangs_leaves_no_gpu() -> None:
-    def opened(feed: Channel) -> Doors:
-        feed.cuda.begin("cuInit")
-        hang()
-        raise AssertionError
-
-    with pytest.raises(NoGpuMeasuredError, match="cuInit did not return within") as refused:
-        measure_watched(machine(2), SessionRequest(), doors=opened, limits=PATIENT, poll=TIME.look)
-    assert not refused.value.bandwidth.complete
-    assert refused.value.bandwidth.not_measured[0].what == "all copies of the GPUs"
-    assert "(sudo nvidia-smi -r -i 0,1)" in refused.value.hint
 
 
 def test_a_fault_of_ours_is_raised_here() -> None:

@@ -54,7 +54,6 @@ static int read_gpu(const char *line)
     gpu->lost_code = (int)number(line, "lost_code", 0);
     gpu->lost_after = (int)number(line, "lost_after", 0);
     gpu->l2 = number(line, "l2", 0);
-    gpu->l2_times = number(line, "l2_times", 1);
     return 0;
 }
 
@@ -147,22 +146,14 @@ static int read_setting(const char *word, const char *rest)
         box.polls = atoi(rest);
     else if (!strcmp(word, "depth"))
         box.depth = atoi(rest);
-    else if (!strcmp(word, "launch_us"))
-        box.launch = atof(rest) * 1e-6;
-    else if (!strcmp(word, "poll_us"))
-        box.poll = atof(rest) * 1e-6;
     else if (!strcmp(word, "start_us"))
         box.start = atof(rest) * 1e-6;
-    else if (!strcmp(word, "peer_us"))
-        box.peer = atof(rest) * 1e-6;
     else if (!strcmp(word, "peer_limit"))
         box.peer_limit = atoi(rest);
     else if (!strcmp(word, "memory_on"))
         box.memory_on = atoi(rest);
     else if (!strcmp(word, "memory_operations"))
         box.memory_operations = !strncmp(rest, "refused", 7) ? REFUSED : !strncmp(rest, "ignored", 7) ? IGNORED : WORK;
-    else if (!strcmp(word, "block_s"))
-        box.block = atof(rest);
     else if (!strcmp(word, "spare"))
         box.spare = strtoull(rest, NULL, 10);
     else if (!strcmp(word, "lacks"))

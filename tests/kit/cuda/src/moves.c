@@ -34,7 +34,7 @@ static double through_cache(const struct gpu *gpu, const struct op *op)
     double bytes = (double)(op->bytes > gpu->before ? op->bytes : gpu->before);
     double held = (4 * gpu->l2 - bytes) / (3 * gpu->l2 + 1);
     held = held < 0 ? 0 : held > 1 ? 1 : held;
-    return 1 - held * (1 - 1 / gpu->l2_times);
+    return 1 - held * (1 - 1 / L2_TIMES);
 }
 
 /* Sets the path. Returns the code of a fault that the call itself reports. */
