@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from gputopo.probes import Copy, CopyJob
-from tests.kit.cuda.scenario import CudaSpec
 from tests.probes.cuda.doubled import (
     MIB,
     SMALL_CARDS,
@@ -246,49 +245,22 @@ def test_a_failure_names_the_path_it_is_about() -> None:
     assert bad.failure.reason == "CUDA_ERROR_UNKNOWN"
 
 
-SIZE = 8 * MIB
-
-
-def patterns(count: int) -> dict[str, tuple[list[Copy], int]]:
-    """Return copies by name, and how many of them share a link of a GPU in one direction."""
-    gpus = range(count)
-    return {
-        "ring of kernels": ([write(gpu, (gpu + 1) % count) for gpu in gpus], 1),
-        "one to all": ([direct(0, gpu) for gpu in gpus if gpu], count - 1),
-        "all to one of a kernel": ([read(gpu, 0) for gpu in gpus if gpu], count - 1),
-        "all pairs": ([direct(a, b) for a in gpus for b in gpus if a != b], count - 1),
-    }
-
-
-def uniform(name: str, *words: str) -> CudaSpec:
-    """Return a machine where each GPU has links of 10 GB/s out and in, and nothing else is narrow."""
-    spec = box(name, "start=0", "peers=0", *words, memory=1 << 30)
-    resources = {f"{way} {gpu}": 10e9 for way in ("out", "in") for gpu in range(len(spec.gpus))}
-    routes = {
-        key: type(route)(((f"out {key[1]}", 1.0), (f"in {key[2]}", 1.0)), route.latency_us, route.chase_ns)
-        if key[0] in ("p2p", "read", "write")
-        else route
-        for key, route in spec.routes.items()
-    }
-    return type(spec)(
-        gpus=spec.gpus,
-        resources={**spec.resources, **resources},
-        routes=routes,
-        peers=frozenset((a, b) for a in range(len(spec.gpus)) for b in range(len(spec.gpus)) if a != b),
-        cpus=spec.cpus,
-        settings=spec.settings,
-    )
-
-
 def test_each_copy_has_its_share_of_what_they_pass_together() -> None:
-    wanted = patterns(4)
-    jobs = [together(*copies) for copies, _ in wanted.values()]
-    report = measure(uniform("four"), jobs, SIZE)
-    for window, (pattern, (_, sharing)) in zip(report.windows, wanted.items(), strict=True):
-        assert [copy.failure for copy in window.copies] == [None] * len(window.copies), pattern
+    spec = box("2x4", "start=0", memory=1 << 30)
+    gpus = range(4)  # of one switch: each has a link out and a link in
+    out, into = spec.rate("d2h", 0) / 1e9, spec.rate("h2d", 0) / 1e9
+    cases: list[tuple[list[Copy], float]] = [
+        ([write(gpu, (gpu + 1) % 4) for gpu in gpus], spec.rate("write", 0, 1) / 1e9),
+        ([direct(0, gpu) for gpu in gpus if gpu], out / 3),
+        ([read(gpu, 0) for gpu in gpus if gpu], into / 3),
+        ([direct(a, b) for a, b in permutations(gpus, 2)], into / 3),
+    ]
+    report = measure(spec, [together(*copies) for copies, _ in cases], 8 * MIB)
+    for window, (copies, rate) in zip(report.windows, cases, strict=True):
         for copy in window.copies:
-            assert copy.gb_per_s == pytest.approx(10 / sharing, rel=WITHIN), pattern
-            assert copy.bytes == SIZE, pattern
+            assert copy.failure is None, copies
+            assert copy.gb_per_s == pytest.approx(rate, rel=WITHIN), copies
+            assert copy.bytes == 8 * MIB, copies
 
 
 def test_no_more_peers_are_open_than_a_device_may_have_and_copies_at_once_that_need_more_fail() -> None:
