@@ -30,6 +30,13 @@ def test_a_slow_link_still_copies_what_a_judged_number_needs() -> None:
     assert sizes(ALONE, speeds(up=0.8), Effort(0.008, 5)) == (LARGE_BYTES,)
 
 
+def test_with_time_left_a_window_lasts_eight_milliseconds() -> None:
+    known = speeds(up=12.0)
+    effort, _ = choose_effort([ALONE], known, "quick", 48.0, 1.0)
+    assert effort == Effort(0.008, 5)
+    assert sizes(ALONE, known, effort) == (92 << 20,)  # 96 MB, in whole MiB
+
+
 def test_single_copies_with_the_host_last_as_long_as_a_reading_of_the_link() -> None:
     pair = Copy(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:0"))
     known = speeds(up=12.0)
