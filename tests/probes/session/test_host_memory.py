@@ -152,6 +152,10 @@ def test_caches_that_are_too_large_for_the_limit_are_reported(tmp_path: Path) ->
     [
         {"proc/meminfo": "MemTotal: 900000 kB\nMemAvailable: 204800 kB\n"},
         {"sys/fs/cgroup/memory.max": 300 * MIB, "sys/fs/cgroup/memory.current": 100 * MIB},
+        {
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": 300 * MIB,
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": 100 * MIB,
+        },
     ],
 )
 def test_no_more_than_a_quarter_of_what_is_free_is_taken(tmp_path: Path, files: dict[str, object]) -> None:

@@ -71,6 +71,13 @@ def test_it_lasts_as_long_as_it_is_asked_to_and_has_a_series() -> None:
     assert schema.decode(schema.encode(found), Bandwidth, origin="here") == found
 
 
+@pytest.mark.parametrize(("soak_s", "interval_s"), [(3600.0, 60.0), (60.0, 5.0)])
+def test_intervals_are_a_share_of_the_time(soak_s: float, interval_s: float) -> None:
+    soak = run(EngineDouble(gpus=1, each_s=interval_s / 20), SessionRequest(soak_s=soak_s)).soak
+    assert soak is not None
+    assert soak.intervals[0].end_s == pytest.approx(interval_s, rel=0.2)
+
+
 def test_data_that_differ_end_it_with_what_there_is() -> None:
     engine = EngineDouble(gpus=2, each_s=0.5)
 
