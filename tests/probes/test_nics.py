@@ -122,6 +122,7 @@ def test_any_text_in_the_files_gives_facts_or_reasons(text: str) -> None:
         ((5, 7), 1.0),
         ((6, 49, 89), 400.0),
         ((6, 7, 13), "NO_LINK_MODES"),
+        ((), "NO_LINK_MODES"),
         ((38, 130), "UNKNOWN_LINK_MODE"),
     ],
 )

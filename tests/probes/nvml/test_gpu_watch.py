@@ -190,7 +190,7 @@ def totals(values: list[int]) -> list[int | None]:
     return found
 
 
-@given(st.lists(st.integers(0, 1000)), st.integers(0, (1 << 32) - 1))
+@given(st.lists(st.integers(0, 1000)), st.integers((1 << 32) - 1000, (1 << 32) - 1))
 def test_a_counter_of_32_bits_that_wraps_counts_on(steps: list[int], first: int) -> None:
     values = [total % (1 << 32) for total in accumulate(steps, initial=first)]
     # One that wraps from its lower half would have counted 2^31 in a step.

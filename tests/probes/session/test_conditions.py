@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.probes import Copy, CopyJob, CopyWindow
+from gputopo.probes import Copy, CopyJob, CopyWindow, SessionRequest
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
 from gputopo.values.bandwidth import Conditions, CopyRate, Samples
 from gputopo.values.ends import HOST, End
@@ -17,6 +17,9 @@ from tests.probes.session.double import (
     Clock,
     EngineDouble,
     SamplerDouble,
+    doors,
+    machine,
+    measure,
 )
 
 Facts = dict[str, Any]
@@ -116,6 +119,15 @@ def test_clocks_that_fall_later_on_are_no_ramp_up() -> None:
 def test_of_gpus_that_are_not_read_in_every_window_the_own_readings_are_compared() -> None:
     found = measured([ASLEEP], [AWAKE], [ASLEEP], [AWAKE], [AWAKE], gpus=2)  # GPU 0, 1, 0, 1, 0
     assert len(found.discarded_gb_per_s) == 3
+
+
+def test_cards_whose_rates_stay_work_for_the_least_time_before_the_first_number() -> None:
+    engine = EngineDouble(gpus=1, each_s=0.05)
+    begun: list[float] = []
+    measure(
+        machine(1), SessionRequest(), doors=doors(engine), on_job=lambda job: begun.append(engine.clock())
+    )
+    assert 0.25 < begun[0] / 2 < 0.25 + 0.06  # within the cards, then to them
 
 
 class SlowSampler(SamplerDouble):
