@@ -20,7 +20,7 @@
   machine, optionally with faults, in a separate process. `--tree FOLDER` keeps the tree for the next time.
 - `faulty_nvml`: a libnvidia-ml.so.1 in C in which one call hangs, crashes, refuses or returns garbage.
 - `cuda`: a double of libcuda.so.1 in C for the same machines, with its own faults in words;
-  `python -m tests.kit.command 8switch --cuda wrong@h2d:3 -- bandwidth` runs on both doubles.
+  `python -m tests.kit.command 2x4 --cuda wrong@h2d:3 -- bandwidth` runs on both doubles.
 
 Everything depends on the number of calls, never on a clock. Nothing here needs a GPU, a driver or root.
 """

@@ -89,10 +89,3 @@ TENSORFLOW_CPU_2_21: Final[BuildInfo] = {
     "is_rocm_build": False,
     "is_tensorrt_build": False,
 }
-
-# Its metadata offers the extra `and-cuda`, which installs CUDA libraries that this build does not use.
-TENSORFLOW_2_21_AARCH64: Final[BuildInfo] = {
-    "is_cuda_build": False,
-    "is_rocm_build": False,
-    "is_tensorrt_build": False,
-}

@@ -6,7 +6,7 @@ import pytest
 from gputopo.probes import DriverStop, read_tree, read_with
 from gputopo.probes.nvml import NvmlAnswers
 from gputopo.values.machine import Driver, DriverStatus, Gpu
-from tests.kit.scenarios import SCENARIOS, changed
+from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_files, write_function, write_tree
 
 LOADED: dict[str, Any] = {"module": "550.54", "nodes": ("nvidiactl", "nvidia0")}
@@ -53,7 +53,7 @@ def read(
         (facts("LIBRARY_NOT_FOUND", bound=(), files=LISTED), "library_missing"),
         # No bus is seen (micro-VM, gVisor, WSL): what implies a device
         (facts("DRIVER_NOT_LOADED", bound=()), "no_device"),
-        *((facts(one, bound=()), "failed") for one in ("GPU_IS_LOST", "UNKNOWN")),
+        (facts("GPU_IS_LOST", bound=()), "failed"),
         (facts("LIBRARY_NOT_FOUND", bound=(), nodes=("nvidia0",)), "library_missing"),
         (facts("DRIVER_NOT_LOADED", bound=(), module=""), "no_permission"),
         (facts("HUNG", bound=(), stops=(HUNG,)), "hung"),
@@ -62,12 +62,10 @@ def read(
         (facts("DRIVER_NOT_LOADED", bound=(None,)), "not_loaded"),
         (facts("DRIVER_NOT_LOADED", module=""), "no_permission"),
         (facts("DRIVER_NOT_LOADED", **LOADED), "failed"),
-        (facts("LIB_RM_VERSION_MISMATCH", **LOADED), "version_mismatch"),
         (facts("NO_PERMISSION", **LOADED), "no_permission"),
         (facts("UNKNOWN", **LOADED), "failed"),
         (facts(gpus=0, **LOADED), "failed"),
         (facts(gpus=0, **{**LOADED, "nodes": ("nvidiactl",)}), "no_permission"),
-        (facts("DRIVER_NOT_LOADED", bound=("nouveau",)), "other_driver"),
         (facts("LIBRARY_NOT_FOUND", bound=("nouveau", None)), "other_driver"),
         (facts("UNKNOWN", **{**LOADED, "bound": ("vfio-pci", "nvidia")}), "failed"),
         (facts("LIB_RM_VERSION_MISMATCH", bound=("nouveau",)), "version_mismatch"),
@@ -87,21 +85,11 @@ def test_the_detail_states_what_was_seen(tmp_path: Path) -> None:
     )
 
 
-def test_a_call_that_hung_is_the_detail(tmp_path: Path) -> None:
-    assert read(tmp_path, **facts(stops=(HUNG,))).detail == "nvmlInit did not return within 10 s"
-
-
 def test_facts_are_read_from_the_tree_of_a_machine(tmp_path: Path) -> None:
     write_tree(SCENARIOS["desktop"], tmp_path)
     driver = read(tmp_path, **facts("UNKNOWN", bound=()))
     assert (driver.status, driver.kernel_module_version) == ("failed", "550.163.01")
     assert driver.detail == "NVML: UNKNOWN; kernel module nvidia 550.163.01 is loaded"
-
-
-def test_facts_of_a_machine_without_a_driver(tmp_path: Path) -> None:
-    write_tree(changed(SCENARIOS["desktop"], gpus={0: {"kernel_driver": "nouveau"}}), tmp_path, driver=False)
-    driver = read(tmp_path, **facts("LIBRARY_NOT_FOUND", bound=()))
-    assert (driver.status, driver.kernel_module_version) == ("other_driver", None)
 
 
 def test_one_gpu_that_may_be_opened_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,9 @@
 """Threads bound to a NUMA node, and where their memory lies."""
 
-import ctypes
-import mmap
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,45 +23,12 @@ def test_the_thread_is_bound_and_set_free_again() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_it_is_set_free_after_an_error() -> None:
-    before = os.sched_getaffinity(0)
-    with pytest.raises(RuntimeError), bound_to([min(before)]):
-        raise RuntimeError
-    assert os.sched_getaffinity(0) == before
-
-
 @pytest.mark.parametrize("cpus", [None, (), (100_000,)])
 def test_nothing_is_changed_where_there_is_nothing_to_bind_to(cpus: tuple[int, ...] | None) -> None:
     before = os.sched_getaffinity(0)
     with bound_to(cpus) as bound:
         assert not bound
         assert os.sched_getaffinity(0) == before
-
-
-@contextmanager
-def written(size: int) -> Iterator[int]:
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        view = ctypes.c_char.from_buffer(pages)
-        ctypes.memset(ctypes.addressof(view), 1, size)
-        yield ctypes.addressof(view)
-        del view
-
-
-def test_where_memory_lies_is_asked_of_this_kernel() -> None:
-    memory = NumaMemory()
-    with memory.bound(0, None), written(2**22) as address:
-        nodes = memory.nodes(address, 2**22)
-    if not nodes:
-        pytest.skip(f"this kernel shows no nodes: {memory.refusals}")
-    assert all(node >= 0 and pages > 0 for node, pages in nodes.items())
-
-
-def test_a_node_that_there_is_not_is_refused_in_words_and_the_block_runs() -> None:
-    memory = NumaMemory()
-    with memory.bound(1000, None):
-        pass
-    assert all("mempolicy (" in says for says in memory.refusals.values())
-    assert memory.refusals or not hasattr(os, "sched_getaffinity")
 
 
 def test_where_the_kernel_is_not_to_be_asked_its_maps_are_read(tmp_path: Path) -> None:
@@ -132,29 +96,3 @@ def test_an_interruption_is_raised_when_no_thread_runs_any_more() -> None:
         at_once([work, work, work])
     assert begun
     assert ended == begun
-
-
-def test_a_system_without_threads_is_reported_when_those_that_began_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    start, begun = threading.Thread.start, list[threading.Thread]()
-    barrier, running = threading.Barrier(2), list[int]()
-
-    def refuse(thread: threading.Thread) -> None:
-        if begun:
-            raise RuntimeError("can't start new thread")
-        begun.append(thread)
-        start(thread)
-
-    def waits() -> None:
-        running.append(1)
-        try:
-            barrier.wait()
-        finally:
-            running.pop()
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(OSError, match="no more threads"):
-        at_once([waits, waits], barrier.abort)
-    assert running == []
-    assert len(begun) == 1

@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -6,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.probes import read_tree
-from gputopo.reference import address_order, generation_of, parse_link_speed, parse_link_width
+from gputopo.reference import address_order, parse_link_speed, parse_link_width
 from gputopo.topology import slower_bridge
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import PciNode
@@ -42,12 +41,6 @@ def test_a_gpu_is_read_with_every_bridge_up_to_its_root(tmp_path: Path) -> None:
     assert len(nodes) == 7 + 2 + 2 + 7
 
 
-def test_nodes_come_in_pci_order(tmp_path: Path) -> None:
-    for place in ("pci0000:00/0000:0b:00.0", "pci10000:00/10000:01:00.0", "pci0000:00/0000:05:00.0"):
-        write_function(tmp_path, place, *GPU)
-    assert addresses(read_pci(tmp_path)) == ["0000:05:00.0", "0000:0b:00.0", "10000:01:00.0"]
-
-
 def test_sound_and_usb_functions_and_other_makers_cards_are_no_gpus(tmp_path: Path) -> None:
     write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU)
     write_function(tmp_path, "pci0000:00/0000:01:00.1", "10de", "10f0", "040300")
@@ -66,18 +59,6 @@ def test_ethernet_and_infiniband_are_network_cards_and_virtual_functions_are_not
     assert [(node.address, node.kind) for node in nodes] == [("0000:01:00.0", "nic"), ("0000:02:00.0", "nic")]
 
 
-def test_without_sys_there_is_nothing(tmp_path: Path) -> None:
-    assert read_pci(tmp_path) == ()
-    assert read_pci(tmp_path / "not there") == ()
-
-
-def test_missing_files_are_missing_facts(tmp_path: Path) -> None:
-    folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU, numa_node=-1)
-    (folder / "device").unlink()
-    (node,) = read_pci(tmp_path)
-    assert (node.numa_node, node.device_id, node.driver, node.speed_gt_per_s, node.width) == (None,) * 5
-
-
 def test_what_is_no_device_or_has_no_class_that_can_be_read_is_left_out(tmp_path: Path) -> None:
     folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", *GPU)
     (folder / "class").unlink()
@@ -94,14 +75,6 @@ def test_a_parent_that_is_not_under_bus_pci_is_found_by_the_path(tmp_path: Path)
         ("0000:5d:00.0", "bridge", None),
         ("0000:5e:00.0", "gpu", "0000:5d:00.0"),
     ]
-
-
-def test_links_that_begin_with_sys_stay_within_the_root(tmp_path: Path) -> None:
-    write_function(tmp_path, "pci0000:00/0000:00:01.0/0000:01:00.0", *GPU)
-    link = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
-    link.unlink()
-    link.symlink_to("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0")
-    assert addresses(read_pci(tmp_path)) == ["0000:00:01.0", "0000:01:00.0"]
 
 
 @pytest.mark.parametrize("above", ["pci0000:5d/0000:5d:05.5", "LNXSYSTM:00/LNXSYBUS:00/VMBUS:01/a-guid"])
@@ -124,11 +97,8 @@ def test_a_tree_without_paths_gives_gpus_whose_root_is_not_known(tmp_path: Path)
     [
         ("2.5 GT/s", 2.5),
         ("8 GT/s", 8.0),
-        ("8.0 GT/s PCIe", 8.0),
         ("32.0 GT/s PCIe", 32.0),
-        ("Unknown", None),
         ("Unknown speed", None),
-        ("", None),
         (None, None),
     ],
 )
@@ -140,13 +110,10 @@ def test_speeds_of_old_and_new_kernels_are_read(text: str | None, speed: float |
     ("text", "width"),
     [
         ("16", 16),
-        ("1", 1),
         ("0", None),
-        ("255", None),
         ("63", None),
         ("x16", 16),
         ("²", None),
-        (None, None),
     ],
 )
 def test_only_widths_that_exist_are_read(text: str | None, width: int | None) -> None:
@@ -168,13 +135,6 @@ def test_an_address_round_trips_whatever_its_case_and_zeros(
     kernel = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
     assert kernel_address(f"{domain:08X}:{bus:02X}:{device:02X}.{function}") == kernel
     assert address_order(kernel) == (domain, bus, device, function)
-
-
-@pytest.mark.parametrize(
-    ("speed", "number"), [(2.5, 1), (5.0, 2), (16.0, 4), (64.0, 6), (3.0, None), (None, None)]
-)
-def test_generations_follow_from_speeds(speed: float | None, number: int | None) -> None:
-    assert generation_of(speed) == number
 
 
 def write_way(root: Path, links: list[LinkSpec | None]) -> Path:
@@ -200,7 +160,6 @@ def write_way(root: Path, links: list[LinkSpec | None]) -> Path:
         ),
         ([LinkSpec(max_speed=8.0), None, LinkSpec(max_speed=16.0)], "0000:00:00.0"),
         ([None], None),
-        ([], None),
     ],
 )
 def test_the_nearest_bridge_that_is_slower_than_the_card_is_named(
@@ -216,22 +175,6 @@ def test_bridges_in_a_circle_end() -> None:
     assert slower_bridge({a.address: a, b.address: b}, a.address) is None
 
 
-def test_a_card_is_named_by_its_infiniband_device_before_its_network_interface(tmp_path: Path) -> None:
-    folder = write_function(tmp_path, "pci0000:00/0000:01:00.0", "15b3", "1013", "020700")
-    for place, name in ((None, None), ("net/ib0", "ib0"), ("infiniband/mlx5_0", "mlx5_0")):
-        if place is not None:
-            (folder / place).mkdir(parents=True)
-        assert read_tree(tmp_path).nics[0].name == name
-
-
-@pytest.mark.skipif(not os.path.isdir("/sys/bus/pci/devices"), reason="this machine has no PCI in /sys")
-def test_the_tree_of_this_machine_is_whole() -> None:
-    nodes = read_pci(Path("/"))
-    known = set(addresses(nodes))
-    assert all(node.parent is None or node.parent in known for node in nodes)
-    assert all(node.root for node in nodes)
-
-
 def test_one_file_that_is_not_there_costs_only_its_own_count(tmp_path: Path) -> None:
     gpu = write_way(tmp_path, [None])
     assert read_pci(tmp_path)[0].aer is None
@@ -245,8 +188,6 @@ def test_one_file_that_is_not_there_costs_only_its_own_count(tmp_path: Path) -> 
     [
         ("RxErr 2\nBadTLP 3\nTOTAL_ERR_COR 5", 5),
         ("Receiver Error 2\nBad TLP 3", 5),  # kernels from before there was a sum
-        ("RxErr 2\nTOTAL_ERR_COR 18446744073709551615\n", 2**64 - 1),
-        ("", None),
         ("no numbers here", None),
     ],
 )
@@ -273,19 +214,16 @@ def header(number: int, following: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("control", "state"),
+    ("control", "state", "offset"),
     [
-        (0x00, "off"),
-        (0x01, "off"),  # source validation alone redirects nothing
-        (0x10, "off"),  # upstream forwarding hands on only what was redirected below
-        (0x04, "on"),
-        (0x08, "on"),
-        (0x20, "on"),
-        (0x1D, "on"),
-        (0x40, "off"),
+        (0x01, "off", 0x148),  # source validation alone redirects nothing
+        (0x10, "off", 0x148),  # upstream forwarding hands on only what was redirected below
+        (0x04, "on", 0x148),
+        (0x08, "on", 0x148),
+        (0x20, "on", 0xFF8),  # at the very end
+        (0x40, "off", 0xFF8),
     ],
 )
-@pytest.mark.parametrize("offset", [0x148, 0xFF8])  # in the middle, and at the very end
 def test_only_what_redirects_peer_traffic_counts_as_access_control(
     tmp_path: Path, control: int, state: str, offset: int
 ) -> None:
@@ -298,8 +236,6 @@ def test_only_what_redirects_peer_traffic_counts_as_access_control(
         (bytes(64), "NOT_PERMITTED"),
         (bytes(256), "NO_EXTENDED_CONFIG_SPACE"),
         (b"\xff" * 4096, "UNREADABLE_CONFIG_SPACE"),
-        (b"", "NOT_PERMITTED"),
-        (None, "NOT_IN_PROC_OR_SYS"),
         (config_space(None), "off"),
         (bytes(256) + header(1, 0x200) + bytes(252) + header(2, 0x100) + bytes(1000), "off"),  # in a circle
     ],
@@ -308,19 +244,6 @@ def test_config_space_that_cannot_be_read_has_a_reason_and_without_the_capabilit
     tmp_path: Path, config: bytes | None, state: str
 ) -> None:
     assert acs(tmp_path, config) == state
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may open every file")
-def test_a_file_that_may_not_be_opened_is_not_permitted(tmp_path: Path) -> None:
-    gpu = write_way(tmp_path, [None, None])
-    (gpu.parent / "config").touch(0)
-    assert read_tree(tmp_path).missing["host.acs"] == "NOT_PERMITTED"
-
-
-def test_a_folder_in_its_place_is_unreadable(tmp_path: Path) -> None:
-    gpu = write_way(tmp_path, [None, None])
-    (gpu.parent / "config").mkdir()
-    assert read_tree(tmp_path).missing["host.acs"] == "UNREADABLE_CONFIG_SPACE"
 
 
 @given(st.binary(max_size=700))
@@ -349,7 +272,7 @@ def test_the_machine_has_access_control_where_any_bridge_above_a_gpu_has(
     assert acs(tmp_path, *bridges) == state
 
 
-@pytest.mark.parametrize(("fault", "state"), [(None, "off"), ("acs_on", "on"), ("no_privileges", None)])
+@pytest.mark.parametrize(("fault", "state"), [("acs_on", "on"), ("no_privileges", None)])
 def test_access_control_is_read_from_the_tree(tmp_path: Path, fault: str | None, state: str | None) -> None:
     machine = read(broken("four", *([fault] if fault else [])), tmp_path)
     assert machine.host.acs == state
@@ -363,13 +286,3 @@ def test_the_errors_of_a_gpu_are_reported_with_its_link(tmp_path: Path) -> None:
     machine = read(broken("four", "aer_errors@2"), tmp_path)
     assert machine.gpus[2].pcie.aer == {"correctable": 1200, "nonfatal": 3, "fatal": 0}
     assert machine.gpus[0].pcie.aer == {"correctable": 0, "nonfatal": 0, "fatal": 0}
-
-
-def test_a_kernel_without_counters_is_a_reason(tmp_path: Path) -> None:
-    scenario = broken("four")
-    read(scenario, tmp_path)
-    for file in tmp_path.rglob("aer_dev_*"):
-        file.unlink()
-    machine = read(scenario, tmp_path)
-    assert machine.gpus[0].pcie.aer is None
-    assert machine.missing["gpus[0].pcie.aer"] == "NO_AER_IN_SYS"

@@ -114,18 +114,6 @@ def test_gpus_are_sampled_again_after_a_pause_with_the_length_of_the_gap() -> No
     assert [sample.gap_s for sample in samples] == [None, 40.0]
 
 
-def test_a_driver_that_may_not_be_asked_again_yet_is_not() -> None:
-    driver = Driver(Watch())
-    with RunWatch([0], open_gpus=driver.open, clock=lambda: driver.now_s) as watch:
-        watch.look()
-        driver.now_s = AGAIN_S - 1
-        watch.look()
-        assert driver.opened == 1
-        driver.now_s = AGAIN_S
-        watch.look()
-    assert driver.opened == 2
-
-
 def test_a_driver_that_does_not_come_back_is_asked_a_few_times_only() -> None:
     driver = Driver(Watch(), Watch())
     notices = [event.says for event in driver.seen(20) if isinstance(event, Noticed)]

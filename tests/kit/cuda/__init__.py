@@ -16,7 +16,7 @@ does.
 - A kernel that waits for a word (`gputopo_hold`) ends when the word is written, or after its time limit,
   which is real time.
 - A copy from or to pageable memory is synchronous. If it, or any other wait, is behind work that cannot end,
-  the double gives up after `block_s` seconds of real time, with CUDA_ERROR_LAUNCH_TIMEOUT and a line on
+  the double gives up after five seconds of real time, with CUDA_ERROR_LAUNCH_TIMEOUT and a line on
   stderr.
 - With CUDA_LAUNCH_BLOCKING=1 at cuInit, a launch waits for the end of its kernel. If a stream takes only
   `depth` commands, the call that adds one more waits for the first of them.
@@ -26,7 +26,6 @@ does.
 - One call can hang, crash or be slow in real time: FAKE_CUDA_CALL selects it (`src/faulty.c`).
 - Costs of real cards: a local copy that fits the L2 is faster than the memory, an idle stream starts a copy
   after some us, a change of peer access takes ms and is limited to eight devices (`Settings`, `CudaGpu`).
-- `double_now` is its clock for programs (`clock`).
 - Freeing memory waits for running work, as on a real card, but not for work that is held back.
 
 `scenario` has the values and writes the file that the library reads (FAKE_CUDA_SCENARIO), `derive` makes them

@@ -1,7 +1,7 @@
 """More machines with shared uplinks: scenarios for the doubles of NVML and CUDA.
 
 `2x4`: two switches with four cards each, under one CPU. `8two`: the same on two sockets, generation 4.
-`8switch`: all eight behind one switch. `chipset`: two cards at the CPU, two behind a narrow chipset link.
+`chipset`: two cards at the CPU, two behind a narrow chipset link.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ def _card(index: int, address: str, parent: str, root: str, link: LinkSpec, node
     )
 
 
-def _switched(name: str, cards: int, roots: Sequence[str], link: LinkSpec, nodes: Sequence[int]) -> Scenario:
-    """Return one switch with `cards` cards under each root. The uplink is as wide as the slots."""
+def _switched(name: str, roots: Sequence[str], link: LinkSpec, nodes: Sequence[int]) -> Scenario:
+    """Return one switch with four cards under each root. The uplink is as wide as the slots."""
     bridges: list[Bridge] = []
     gpus: list[GpuSpec] = []
     for number, (root, node) in enumerate(zip(roots, nodes, strict=True)):
@@ -30,7 +30,7 @@ def _switched(name: str, cards: int, roots: Sequence[str], link: LinkSpec, nodes
         port, up = f"0000:{root}:0{1 + number}.0", f"0000:{bus:02x}:00.0"
         path = f"pci0000:{root}"
         bridges += [Bridge(port, path, None, link), Bridge(up, path, port, link)]
-        for place in range(cards):
+        for place in range(4):
             down = f"0000:{bus + 1:02x}:{4 * place:02x}.0"
             bridges.append(Bridge(down, path, up, link))
             address = f"0000:{bus + 2 + place:02x}:00.0"
@@ -62,9 +62,8 @@ _GEN3, _GEN4 = LinkSpec(8.0, 16, 8.0, 16), LinkSpec(16.0, 16, 16.0, 16)
 LAYOUTS: dict[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
-        _switched("2x4", 4, ("00", "00"), _GEN3, (0, 0)),
-        _switched("8two", 4, ("00", "80"), _GEN4, (0, 1)),
-        _switched("8switch", 8, ("00",), _GEN3, (0,)),
+        _switched("2x4", ("00", "00"), _GEN3, (0, 0)),
+        _switched("8two", ("00", "80"), _GEN4, (0, 1)),
         _chipset(),
     )
 }

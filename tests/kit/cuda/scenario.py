@@ -1,7 +1,7 @@
 """The box that the double imitates, as values, and the file with it that the library reads.
 
-Rates are bytes per second. GPUs have their index in the machine; in the file, they have CUDA's ordinal, from
-`CudaSpec.order`. `src/box.c` reads the file.
+Rates are bytes per second. GPUs have their index in the machine, which is CUDA's ordinal as well.
+`src/box.c` reads the file.
 """
 
 from collections.abc import Mapping
@@ -60,10 +60,9 @@ class Fault:
 class CudaGpu:
     """A GPU as CUDA shows it. `refuse_above`: larger allocations, in bytes, are refused; None: none is.
 
-    `lost_code`: what every call returns after `lost_after` copies; 0: the GPU is never lost. The wake-up
-    phase lasts `wake_copies` copies, or `wake_seconds` of virtual time from the first one; during it, memory
-    and link reach only the given shares of their rates. `l2_bytes`: local copies that fit are `l2_times` as
-    fast as the memory; copies up to four times larger are somewhat faster.
+    `lost_code`: what every call returns after `lost_after` copies; 0: the GPU is never lost. `l2_bytes`:
+    local copies that fit are four times as fast as the memory; copies up to four times larger are somewhat
+    faster.
     """
 
     name: str
@@ -72,40 +71,28 @@ class CudaGpu:
     used_bytes: int = 0
     compute_capability: tuple[int, int] = (7, 0)
     refuse_above: int | None = None
-    wake_copies: int = 0
-    wake_seconds: float = 0.0
-    wake_memory: float = 0.4
-    wake_link: float = 0.25
     lost_code: int = 0
     lost_after: int = 0
     l2_bytes: int = 0
-    l2_times: float = 4.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the double behaves: virtual time of a call, polls that return "not ready", when it gives up.
+    """How the double behaves.
 
-    `start_us`: for the first copy or kernel of a stream that was idle or had to wait. `peer_us`: for a change
-    of peer access. `peer_limit`: how many devices one device may reach; 0: all. `cpuset`, `memory_on`: the
-    only node whose CPUs, or whose memory, the process may use. `policy`: it may bind memory to nodes and
-    query where memory is. `memory_operations`: cuStreamWaitValue32 works; the call is refused; or it is
-    accepted, but the stream does not wait.
+    `start_us`: for the first copy or kernel of a stream that was idle or had to wait. `polls`: that return
+    "not ready". `peer_limit`: how many devices one device may reach; 0: all. `memory_on`: the only node
+    whose memory the process may use. `memory_operations`: cuStreamWaitValue32 works; the call is refused; or
+    it is accepted, but the stream does not wait.
     """
 
     driver: int = 12_040
     init_code: int = 0
-    launch_us: float = 5.0
     start_us: float = 5.0
-    peer_us: float = 2000.0
     peer_limit: int = 8
-    cpuset: int | None = None
     memory_on: int | None = None
-    policy: bool = True
     memory_operations: MemoryOperations = "work"
-    poll_us: float = 1.0
     polls: int = 2
-    block_s: float = 5.0
     depth: int = 0  # commands that a stream takes before the next call waits; 0: any number
     spare_bytes: int = 0  # faults of paths do not affect smaller copies
     lacks: tuple[str, ...] = ()  # calls that this driver does not have yet
@@ -116,7 +103,7 @@ class CudaSpec:
     """One box. `routes`: by kind, GPU, and the node of the host memory or the destination GPU.
 
     For `local` and `memory`, the third key is 0. `peers`: pairs in which the first GPU may access the
-    second's memory. `order`: the GPUs in CUDA's order; empty: the machine's order.
+    second's memory.
     """
 
     gpus: tuple[CudaGpu, ...]
@@ -126,7 +113,6 @@ class CudaSpec:
     cpus: tuple[tuple[int, ...], ...] = ((0,),)
     faults: tuple[Fault, ...] = ()
     settings: Settings = field(default_factory=Settings)
-    order: tuple[int, ...] = ()
 
     def rate(self, kind: PathKind, a: int, b: int = 0) -> float:
         """Return the rate of a copy that does not share its path, in bytes per second."""
@@ -134,19 +120,14 @@ class CudaSpec:
 
     def text(self) -> str:
         """Return the file that the library reads."""
-        order = self.order or tuple(range(len(self.gpus)))
-        ordinal = {gpu: place for place, gpu in enumerate(order)}
         numbers = {name: index for index, name in enumerate(self.resources)}
         lines = _settings(self.settings)
         lines += [f"node {node} {','.join(map(str, cpus))}" for node, cpus in enumerate(self.cpus)]
         lines += [f"resource {numbers[name]} {rate!r} {name}" for name, rate in self.resources.items()]
-        lines += [_gpu(ordinal[gpu], self.gpus[gpu]) for gpu in order]
-        lines += [
-            _route(kind, ordinal[a], _second(kind, b, ordinal), route, numbers)
-            for (kind, a, b), route in self.routes.items()
-        ]
-        lines += [f"peer {ordinal[a]} {ordinal[b]}" for a, b in sorted(self.peers)]
-        lines += [_fault(fault, ordinal) for fault in self.faults]
+        lines += [_gpu(ordinal, gpu) for ordinal, gpu in enumerate(self.gpus)]
+        lines += [_route(kind, a, b, route, numbers) for (kind, a, b), route in self.routes.items()]
+        lines += [f"peer {a} {b}" for a, b in sorted(self.peers)]
+        lines += [_fault(fault) for fault in self.faults]
         return "\n".join(lines) + "\n"
 
     def write(self, file: Path) -> Path:
@@ -157,13 +138,10 @@ class CudaSpec:
 
 def _settings(settings: Settings) -> list[str]:
     lines = [f"driver {settings.driver}", f"init {settings.init_code}", f"polls {settings.polls}"]
-    lines += [f"launch_us {settings.launch_us}", f"poll_us {settings.poll_us}", f"block_s {settings.block_s}"]
     lines += [f"spare {settings.spare_bytes}", f"depth {settings.depth}", f"start_us {settings.start_us}"]
     lines += [f"memory_operations {settings.memory_operations}"]
-    lines += [f"peer_us {settings.peer_us}", f"peer_limit {settings.peer_limit}"]
-    lines += [] if settings.cpuset is None else [f"cpuset {settings.cpuset}"]
+    lines += [f"peer_limit {settings.peer_limit}"]
     lines += [] if settings.memory_on is None else [f"memory_on {settings.memory_on}"]
-    lines += [] if settings.policy else ["no_policy"]
     return [*lines, f"lacks {' '.join(settings.lacks)}"] if settings.lacks else lines
 
 
@@ -172,14 +150,9 @@ def _gpu(ordinal: int, gpu: CudaGpu) -> str:
     return (
         f"gpu {ordinal} address={gpu.address} memory={gpu.memory_bytes} used={gpu.used_bytes}"
         f" major={major} minor={minor} refuse_above={gpu.refuse_above or 0}"
-        f" wake_copies={gpu.wake_copies} wake_seconds={gpu.wake_seconds} wake_memory={gpu.wake_memory}"
-        f" wake_link={gpu.wake_link} lost_code={gpu.lost_code} lost_after={gpu.lost_after}"
-        f" l2={gpu.l2_bytes} l2_times={gpu.l2_times} name={gpu.name}"
+        f" lost_code={gpu.lost_code} lost_after={gpu.lost_after}"
+        f" l2={gpu.l2_bytes} name={gpu.name}"
     )
-
-
-def _second(kind: PathKind, b: int, ordinal: Mapping[int, int]) -> int:
-    return ordinal[b] if kind in ("p2p", "staged", "read", "write") else b
 
 
 def _route(kind: PathKind, a: int, b: int, route: Route, numbers: Mapping[str, int]) -> str:
@@ -187,7 +160,6 @@ def _route(kind: PathKind, a: int, b: int, route: Route, numbers: Mapping[str, i
     return f"path {kind} {a} {b} latency_us={route.latency_us} chase_ns={route.chase_ns} over={over}"
 
 
-def _fault(fault: Fault, ordinal: Mapping[int, int]) -> str:
-    a = -1 if fault.a is None else ordinal[fault.a]
-    b = -1 if fault.b is None else _second(fault.kind, fault.b, ordinal)
+def _fault(fault: Fault) -> str:
+    a, b = (-1 if place is None else place for place in (fault.a, fault.b))
     return f"fault {fault.what} {fault.kind} {a} {b} {fault.code} {fault.after}"

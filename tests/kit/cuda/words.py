@@ -9,16 +9,14 @@ WAY: `h2d:3`, `d2h:3` (pinned and pageable), `local:3`, `memory:3`, `p2p:0-5` (c
   copy
 - `fail@WAY=CODE[,N]`: the call returns the code; `late@WAY=CODE[,N]`: the event returns it, not the call
 - `hang@WAY[=N]`: the copy never ends
-- `slow@WAY=PART`, `rate@WAY=GB/s`: the rate of a single copy; `far=PART`: of host memory on another node
+- `rate@WAY=GB/s`: the rate of a single copy; `far=PART`: of host memory on another node
 - `lost@GPU[=CODE[,N]]`: after N copies (3), every call returns the code (46)
 - `nomem@GPU[=BYTES]`: larger allocations (than 1 MiB) are refused; `memory=BYTES`: the memory of each card
 - `nop2p[@A-B]`: no peer access, in both directions
-- `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as during clock ramp-up
 - `oldsymbols[=NAME,...]`: a driver without some calls (cuStreamWaitValue32)
-- `nodevice`, `init=CODE`: what cuInit returns
-- `reversed`: CUDA counts the cards from the last one
-- `polls=N`, `launch=US`, `block=S`, `depth=N`, `start=US`, `peertime=US`, `peers=N`, `cpuset=NODE`,
-  `memoryon=NODE`, `nopolicy`, `memops=refused|ignored`: see `Settings`
+- `init=CODE`: what cuInit returns
+- `driver=NUMBER`, `polls=N`, `depth=N`, `start=US`, `peers=N`, `memoryon=NODE`, `memops=refused|ignored`:
+  see `Settings`
 - `cache[@GPU]=BYTES`: size of the L2
 - `spare=BYTES`: faults of ways do not affect smaller copies, such as those with which a program reads its
   results
@@ -121,10 +119,6 @@ def _limited(spec: CudaSpec, keys: Iterable[tuple[PathKind, int, int]], name: st
     return replace(spec, resources=resources, routes=routes)
 
 
-def _slow(spec: CudaSpec, word: _Word) -> CudaSpec:
-    return _limited(spec, _routes(spec, word.where), f"slow {len(spec.resources)}", float(word.value))
-
-
 def _rate(spec: CudaSpec, word: _Word) -> CudaSpec:
     """Set the rate of a single copy on a path: wider resources stay, narrower ones are widened."""
     wanted = float(word.value) * 1e9
@@ -190,14 +184,6 @@ def _cache(spec: CudaSpec, word: _Word) -> CudaSpec:
     return _changed(spec, word.where, lambda gpu: replace(gpu, l2_bytes=int(word.value)))
 
 
-def _wake_up(spec: CudaSpec, word: _Word) -> CudaSpec:
-    if word.value.endswith("ms"):
-        seconds = float(word.value.removesuffix("ms")) / 1e3
-        return _changed(spec, word.where, lambda gpu: replace(gpu, wake_seconds=seconds))
-    (copies,) = _numbers(word.value, 6)
-    return _changed(spec, word.where, lambda gpu: replace(gpu, wake_copies=copies))
-
-
 def _no_peers(spec: CudaSpec, word: _Word) -> CudaSpec:
     if not word.where:
         return replace(spec, peers=frozenset())
@@ -217,40 +203,27 @@ def _memory_operations(value: str) -> MemoryOperations:
     return "refused" if value == "refused" else "ignored"
 
 
-def _reversed(spec: CudaSpec, word: _Word) -> CudaSpec:
-    return replace(spec, order=tuple(reversed(range(len(spec.gpus)))))
-
-
 _CHANGES: dict[str, Callable[[CudaSpec, _Word], CudaSpec]] = {
     "wrong": _fault("wrong"),
     "once": _fault("once"),
     "fail": _fault("fail"),
     "late": _fault("late"),
     "hang": _fault("hang"),
-    "slow": _slow,
     "rate": _rate,
     "far": _far,
     "lost": _lost,
     "nomem": _no_memory,
     "memory": _memory,
     "nop2p": _no_peers,
-    "wakeup": _wake_up,
     "oldsymbols": _setting("lacks", lambda value: tuple(value.split(",")) if value else _OLD),
-    "nodevice": _setting("init_code", lambda value: 100),
     "init": _setting("init_code", int),
     "driver": _setting("driver", int),
     "polls": _setting("polls", int),
-    "launch": _setting("launch_us", float),
-    "block": _setting("block_s", float),
     "depth": _setting("depth", int),
     "spare": _setting("spare_bytes", int),
     "start": _setting("start_us", float),
-    "peertime": _setting("peer_us", float),
     "peers": _setting("peer_limit", int),
-    "cpuset": _setting("cpuset", int),
     "memoryon": _setting("memory_on", int),
     "memops": _setting("memory_operations", _memory_operations),
-    "nopolicy": _setting("policy", lambda value: False),
     "cache": _cache,
-    "reversed": _reversed,
 }

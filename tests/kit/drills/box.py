@@ -91,10 +91,10 @@ class Box:
 
     `alpha`, `beta`: share of a lower core or memory clock that is lost. `weights_s`: by tower. `waited_s`,
     `rest_s`, `host`: by step. `noise`: of each tower, with the share `memory` carried from step to step;
-    `common`: of all towers of a step; `of_host`: of all towers of a host. `bursts`: chance that a burst of up
+    `common`: of all towers of a step. `bursts`: chance that a burst of up
     to 15 steps starts in a tower. `collected`: steps between two garbage collections of a tower (0: none),
     each of which takes `collects_s`. `phases`: by the step that they precede. `ends_at`: the worker fails
-    after this step. `unsampled`: steps without samples. `skew_s`: of the samples relative to the steps.
+    after this step. `unsampled`: steps without samples.
     `clock_set_s`: by step, how far the host's clock was set. `hosts`: load of the hosts of other ranks;
     default: `host`. `robbed`: a CPU device from whose share of the cores other programs take all their time.
     `known`: what the launcher knows of the box before the run.
@@ -113,7 +113,6 @@ class Box:
     noise: float = 0.01
     memory: float = 0.0
     common: float = 0.02
-    of_host: float = 0.0
     bursts: float = 0.0
     collected: int = 0
     collects_s: float = 0.4
@@ -124,7 +123,6 @@ class Box:
     marks_end: Mapping[int, int] = field(default_factory=dict)
     ends_at: int | None = None
     unsampled: range = range(0)
-    skew_s: float = 0.0
     clock_set_s: Callable[[int], float] = lambda step: 0.0
     warmup: int = 5
     robbed: int | None = None
@@ -167,13 +165,10 @@ class Box:
         self, step: int, rng: random.Random, state: Sequence[float], burst: Sequence[int], after_phase: float
     ) -> Step:
         common = math.exp(rng.gauss(0, self.common)) * after_phase
-        ranks = sorted({device.rank for device in self.devices}) if self.of_host else ()
-        of_hosts = {rank: math.exp(rng.gauss(0, self.of_host)) for rank in ranks}
         marks, ends = [], [0.0]
         for tower, device in enumerate(self.devices):
             card = self.card(tower, step)
             compute_s = self._compute_s(tower, card) * common * math.exp(state[tower])
-            compute_s *= of_hosts.get(device.rank, 1.0)
             compute_s *= 1.3 if burst[tower] else 1.0
             if self.collected and (step + 17 * tower) % self.collected == 0:
                 compute_s += self.collects_s

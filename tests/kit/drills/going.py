@@ -91,7 +91,7 @@ class Watched:
         """Yield the samples that are due until this time, in a step."""
         while (due := self.at + self.watch.every_s) <= until:
             self.at = due
-            self.wall_s = self._box.time_s(due, step) + self._box.skew_s
+            self.wall_s = self._box.time_s(due, step)
             self.show(step)
             if step not in self._box.unsampled:
                 for event in self.watch.look():  # without GPUs it would read this machine's clock

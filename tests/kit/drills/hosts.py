@@ -1,7 +1,6 @@
 """Drills over several hosts: n1, n2 and so on, whose GPUs have the same numbers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -12,10 +11,10 @@ from tests.kit.drills.box import POWER_CAP, THERMAL, Box, Card, Host, always, si
 from tests.kit.drills.table import Dice, Drill, box_with, percent_of
 
 
-def _hosts(dice: Dice, *, hop: str | None = None, least: int = 2) -> tuple[Device, ...]:
+def _hosts(dice: Dice, *, least: int = 2) -> tuple[Device, ...]:
     """Two to four hosts with the same number of GPUs each."""
     each = dice.whole(4, least, 6)
-    return on_hosts(*(gpu_devices(each) for _ in range(dice.whole(2, 2, 4))), hop=hop)
+    return on_hosts(*(gpu_devices(each) for _ in range(dice.whole(2, 2, 4))))
 
 
 def _box(dice: Dice, devices: Sequence[Device], **changes: object) -> Box:
@@ -24,33 +23,6 @@ def _box(dice: Dice, devices: Sequence[Device], **changes: object) -> Box:
 
 def _of(devices: Sequence[Device], rank: int) -> list[int]:
     return [device.tower for device in devices if device.rank == rank]
-
-
-def _even(dice: Dice) -> Drill:
-    return Drill(_box(dice, _hosts(dice)), says="No device is more than" if not dice.thrown else "")
-
-
-def _even_hosts_of_noise(dice: Dice) -> Drill:
-    """Noise on all GPUs of a host in a step, then on the GPUs of another host."""
-    return Drill(
-        _box(dice, _hosts(dice), steps=dice.whole(160, 300, 300), of_host=dice.number(0.03, 0.01, 0.06))
-    )
-
-
-def _one_gpu_a_host(dice: Dice) -> Drill:
-    """A host with one GPU: the verdict is about the GPU."""
-    devices, percent = on_hosts(*[gpu_devices(1)] * dice.whole(4, 3, 8)), dice.number(12, 6, 25)
-    box = _box(dice, devices, cards={2: always(Card(hidden=1 - percent / 100))})
-    return Drill(box, slow={2: ""}, percent={2: percent}, says="! n3 GPU 0 (")
-
-
-def _slow_card(dice: Dice) -> Drill:
-    """A card of another host than rank 0's."""
-    devices, percent = _hosts(dice), dice.number(15, 6, 25)
-    tower = dice.whole(5, _of(devices, 1)[0], len(devices) - 1)
-    box = _box(dice, devices, cards={tower: always(Card(hidden=1 - percent / 100))})
-    says = f"! {devices[tower].host} GPU {devices[tower].gpu} ("
-    return Drill(box, slow={tower: ""}, percent={tower: percent}, says=says)
 
 
 def _same_number(dice: Dice) -> Drill:
@@ -62,13 +34,6 @@ def _same_number(dice: Dice) -> Drill:
     box = _box(dice, devices, cards={first: always(capped), second: always(hidden)})
     percents = {first: percent_of(capped, box), second: percent_of(hidden, box)}
     return Drill(box, slow={first: "power-cap", second: ""}, percent=percents, says="! n2 GPU 1 (")
-
-
-def _link_of_another_host(dice: Dice) -> Drill:
-    devices = _hosts(dice, hop="host", least=3)
-    tower = _of(devices, 1)[0]
-    box = _box(dice, devices, weights_s=0.02, cards={tower: always(Card(width=4))})
-    return Drill(box, slow={tower: "pcie-link"}, percent={tower: 30.0}, says="! n2 GPU 0 (")
 
 
 def _shared_link_of_another_host(dice: Dice) -> Drill:
@@ -91,24 +56,6 @@ def _memory_full_on_another_host(dice: Dice) -> Drill:
     return Drill(box, slow={4: "memory-full"}, percent={4: percent_of(card, box)}, says="! n2 GPU 1 (")
 
 
-def _slow_host(card: Callable[[Dice], Card], cause: str) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        devices = _hosts(dice)
-        rank = dice.whole(1, 0, devices[-1].rank)
-        own, state = _of(devices, rank), card(dice)
-        box = _box(dice, devices, cards={tower: always(state) for tower in own})
-        percent = percent_of(state, box)
-        return Drill(
-            box,
-            slow=dict.fromkeys(own, cause),
-            percent=dict.fromkeys(own, percent),
-            host=f"n{rank + 1}",
-            says=f"! host n{rank + 1}: all {len(own)} GPUs compute",
-        )
-
-    return make
-
-
 def _slow_host_since(dice: Dice) -> Drill:
     devices, step = _hosts(dice), dice.whole(130, 120, 280)
     own = _of(devices, 1)
@@ -127,15 +74,6 @@ def _all_but_one(dice: Dice) -> Drill:
     own = _of(devices, 1)[1:]
     box = _box(dice, devices, cards={tower: always(Card(hidden=1 - percent / 100)) for tower in own})
     return Drill(box, slow=dict.fromkeys(own, ""), percent=dict.fromkeys(own, percent), says="! n2 GPU 1 (")
-
-
-def _slow_host_with_a_slower_card(dice: Dice) -> Drill:
-    devices = _hosts(dice, least=3)
-    own = _of(devices, 1)
-    cards = {tower: Card(hidden=0.88) for tower in own} | {own[2]: Card(hidden=0.65)}
-    box = _box(dice, devices, cards={tower: always(card) for tower, card in cards.items()})
-    percents = {tower: percent_of(card, box) for tower, card in cards.items()}
-    return Drill(box, slow=dict.fromkeys(own, ""), percent=percents, host="n2", says="! n2 GPU 2 (")
 
 
 def _network(dice: Dice) -> Drill:
@@ -158,28 +96,6 @@ def _network(dice: Dice) -> Drill:
     )
 
 
-def _far(dice: Dice) -> Drill:
-    """Variables on n1: the network is slower than the bus of n1, which is not a fault."""
-    drill = _network(dice)
-    devices = [one for one in drill.box.devices if one.rank < 2]
-    waits = [0.012 if one.rank == 0 else 0.030 for one in devices]
-    return Drill(replace(drill.box, devices=devices, weights_s=waits))
-
-
-def _two_models(dice: Dice) -> Drill:
-    """Hosts with different GPUs: a card is compared with cards of its model."""
-    each, percent = dice.whole(4, 3, 6), dice.number(15, 6, 25)
-    devices = on_hosts(gpu_devices(each, "GTX 1070"), gpu_devices(each, "GTX 1080"))
-    tower = _of(devices, 1)[2]
-    speeds = [1.0 if one.rank == 0 else 1.3 for one in devices]
-    box = _box(dice, devices, speeds=speeds, cards={tower: always(Card(hidden=1 - percent / 100))})
-    return Drill(box, slow={tower: ""}, percent={tower: percent}, says="! n2 GPU 2 (GTX 1080)")
-
-
-def _two_models_even(dice: Dice) -> Drill:
-    return Drill(replace(_two_models(dice).box, cards={}))
-
-
 def _busy_host(dice: Dice) -> Drill:
     """Other programs use the cores of n2: a device that looks slow there is not judged; devices of n1 are."""
     devices, load = _hosts(dice), Host(other_cpu=0.6, run_cpu=0.5, queue=20)
@@ -197,25 +113,12 @@ def _cpu_devices(dice: Dice) -> Drill:
 
 
 HOST_DRILLS: dict[str, Callable[[Dice], Drill]] = {
-    "hosts: even": _even,
-    "hosts: even, with noise of each host": _even_hosts_of_noise,
-    "hosts: one GPU each": _one_gpu_a_host,
-    "hosts: slow card on another host": _slow_card,
     "hosts: one number, two reasons": _same_number,
-    "hosts: slow link on another host": _link_of_another_host,
     "hosts: shared link on another host": _shared_link_of_another_host,
     "hosts: full memory on another host": _memory_full_on_another_host,
-    "hosts: a slow host": _slow_host(lambda dice: Card(hidden=dice.number(0.85, 0.75, 0.92)), ""),
-    "hosts: a host at its power limit": _slow_host(
-        lambda dice: Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP), "power-cap"
-    ),
     "hosts: a host too warm from a step on": _slow_host_since,
     "hosts: all but one of a host slow": _all_but_one,
-    "hosts: a slow host with a slower card": _slow_host_with_a_slower_card,
     "hosts: network": _network,
-    "hosts: variables on another host": _far,
-    "hosts: two models, one slow": _two_models,
-    "hosts: two models, even": _two_models_even,
     "hosts: a busy host": _busy_host,
     "hosts: CPU devices": _cpu_devices,
 }

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import Expected, Known
-from tests.invented_runs import cpu_devices, gpu_devices
+from tests.invented_runs import gpu_devices
 from tests.kit.drills.box import HEALTHY, POWER_CAP, THERMAL, Box, Card, Host, always, since
 
 
@@ -18,11 +17,6 @@ class Dice:
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng
-
-    @property
-    def thrown(self) -> bool:
-        """Return whether numbers are random."""
-        return self._rng is not None
 
     @property
     def short(self) -> int:
@@ -80,42 +74,21 @@ def percent_of(card: Card, box: Box) -> float:
     return 100 * (1 - card.pace(box.alpha, box.beta))
 
 
-def _slow_card(usual: float, low: float, high: float) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        percent = dice.number(usual, low, high)
-        box = box_with(dice, steps=dice.short)
-        tower = dice.whole(1, 0, len(box.devices) - 1)
-        box.cards = {tower: always(Card(hidden=1 - percent / 100))}
-        return Drill(box, slow={tower: ""}, percent={tower: percent})
-
-    return make
-
-
-def _three_percent(dice: Dice) -> Drill:
+def _slow_card(dice: Dice) -> Drill:
+    percent = dice.number(5.5, 5, 20)
     box = box_with(dice, steps=dice.short)
-    box.cards = {1: always(Card(hidden=0.975))}
-    return Drill(box)
-
-
-def _from_onset(card: Callable[[Dice], Card], cause: str, onset: int = 130) -> Callable[[Dice], Drill]:
-    """A card that gets into a state during the run and stays there."""
-
-    def make(dice: Dice) -> Drill:
-        box, state = box_with(dice), card(dice)
-        step = dice.whole(onset, 100, 280)
-        tower = dice.whole(2, 0, len(box.devices) - 1)
-        box.cards = {tower: since(step, state)}
-        return Drill(box, slow={tower: cause}, percent={tower: percent_of(state, box)}, since=step)
-
-    return make
-
-
-def _always_capped(dice: Dice) -> Drill:
-    box = box_with(dice, steps=dice.short)
-    card = Card(core=dice.number(0.85, 0.75, 0.92), throttle=POWER_CAP)
     tower = dice.whole(1, 0, len(box.devices) - 1)
-    box.cards = {tower: always(card)}
-    return Drill(box, slow={tower: "power-cap"}, percent={tower: percent_of(card, box)})
+    box.cards = {tower: always(Card(hidden=1 - percent / 100))}
+    return Drill(box, slow={tower: ""}, percent={tower: percent})
+
+
+def _clock_falls(dice: Dice) -> Drill:
+    """A core clock that falls during the run and stays low."""
+    box, state = box_with(dice), Card(core=dice.number(0.82, 0.72, 0.9))
+    step = dice.whole(130, 100, 280)
+    tower = dice.whole(2, 0, len(box.devices) - 1)
+    box.cards = {tower: since(step, state)}
+    return Drill(box, slow={tower: "core-clock"}, percent={tower: percent_of(state, box)}, since=step)
 
 
 def _partly_the_memory_clock(dice: Dice) -> Drill:
@@ -152,104 +125,6 @@ def _link_falls(dice: Dice) -> Drill:
     return Drill(box, slow={tower: "pcie-link"}, percent={tower: percent}, since=step)
 
 
-def _narrow_slot(dice: Dice) -> Drill:
-    box = box_with(dice, steps=dice.short, weights_s=0.02)
-    box.cards = {2: always(Card(width=4))}
-    return Drill(box, slow={2: "pcie-link"}, percent={2: 30.0})
-
-
-def _shared_link(dice: Dice) -> Drill:
-    """Two cards behind one uplink; each has half of it while both copy."""
-    box = box_with(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=dice.short)
-    box.known = Known(sharing={2: (3,), 3: (2,)})
-    box.cards = {tower: always(Card(link=0.5)) for tower in (2, 3)}
-    cause = "pcie-shared"
-    return Drill(box, slow={2: cause, 3: cause}, percent={2: 15.0, 3: 15.0})
-
-
-def _memory_full(dice: Dice) -> Drill:
-    """Another program's arrays fill the memory of one card, and its allocations are retried."""
-    box = box_with(dice, steps=dice.short)
-    box.known = Known(memory_mib={str(gpu): 40_960 for gpu in range(len(box.devices))})
-    card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
-    box.cards = {1: always(card)}
-    return Drill(box, slow={1: "memory-full"}, percent={1: percent_of(card, box)})
-
-
-def _expected(images_per_sec: float) -> Expected:
-    return Expected(
-        images_per_sec=images_per_sec,
-        low=0.97 * images_per_sec,
-        high=1.03 * images_per_sec,
-        source="earlier runs",
-    )
-
-
-def _slower_than_before(dice: Dice) -> Drill:
-    """All devices are equally slow from the start, on a box whose speed is known."""
-    drill = _all_alike(dice)
-    step_s = drill.box.compute_s + 0.012 + 0.010
-    drill.box.known = Known(expected=_expected(64 * len(drill.box.devices) / step_s))
-    return replace(drill, run="not explained")
-
-
-def _two_models(dice: Dice) -> Drill:
-    """One card of each model, with known speeds: the faster one is below its expected speed."""
-    names = ("GTX 1070", "GTX 1080")
-    devices = tuple(
-        Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name, hop_to_variables="PIX")
-        for tower, name in enumerate(names)
-    )
-    box, percent = (
-        box_with(dice, devices=devices, speeds=(1.0, 1.3), steps=dice.short),
-        dice.number(18, 14, 25),
-    )
-    box.known = Known(speeds={0: _expected(500), 1: _expected(650)})
-    box.cards = {1: always(Card(hidden=1 - percent / 100))}
-    return Drill(box, slow={1: ""}, percent={1: percent})
-
-
-def _flapping(dice: Dice) -> Drill:
-    box = box_with(dice, steps=dice.whole(360, 600, 600), memory=0.0)
-    period, low = dice.whole(30, 24, 48), dice.number(0.80, 0.72, 0.85)
-
-    def clock(step: int) -> Card:
-        return Card(core=low, throttle=POWER_CAP) if step % period >= 2 * period // 3 else HEALTHY
-
-    tower = dice.whole(3, 0, len(box.devices) - 1)
-    box.cards = {tower: clock}
-    share = 1 - (2 * period // 3) / period
-    return Drill(box, slow={tower: "power-cap"}, percent={tower: share * 100 * (1 - low**box.alpha)})
-
-
-def _two_stages(dice: Dice) -> Drill:
-    box = box_with(dice, steps=dice.whole(380, 600, 600))
-    first, second = dice.whole(120, 120, 220), dice.whole(250, 320, 450)
-    shallow, deep = Card(core=0.91, throttle=POWER_CAP), Card(core=0.8, throttle=POWER_CAP)
-
-    def capped(step: int) -> Card:
-        return HEALTHY if step < first else shallow if step < second else deep
-
-    box.cards = {1: capped}
-    return Drill(box, slow={1: "power-cap"}, percent={1: percent_of(shallow, box)}, since=first)
-
-
-def _and_back(dice: Dice) -> Drill:
-    box = box_with(dice, steps=dice.whole(380, 600, 600))
-    first, last = dice.whole(130, 120, 250), dice.whole(250, 350, 450)
-    card = Card(busy=dice.number(0.3, 0.2, 0.5), others=1)
-    box.cards = {0: since(first, card, last)}
-    return Drill(box, slow={0: "other-process"}, percent={0: percent_of(card, box)}, since=first)
-
-
-def _two_faults(dice: Dice) -> Drill:
-    box = box_with(dice, devices=gpu_devices(6))
-    hot, capped = Card(core=0.86, throttle=THERMAL, temperature=92), Card(core=0.88, throttle=POWER_CAP)
-    box.cards = {1: since(100, hot), 4: since(160, capped)}
-    percents = {1: percent_of(hot, box), 4: percent_of(capped, box)}
-    return Drill(box, slow={1: "thermal", 4: "power-cap"}, percent=percents)
-
-
 def _clock_and_process(dice: Dice) -> Drill:
     box, begins = box_with(dice, steps=dice.whole(380, 600, 600)), dice.whole(130, 200, 200)
 
@@ -269,28 +144,11 @@ def _starved(dice: Dice) -> Drill:
     return Drill(box, run="input-starved", input="input")
 
 
-def _starved_always(dice: Dice) -> Drill:
-    return Drill(box_with(dice, steps=dice.short, waited_s=lambda now: 0.06), input="input")
-
-
-def _reduction(dice: Dice) -> Drill:
-    more_s, step = dice.number(0.04, 0.03, 0.1), dice.whole(130, 120, 250)
-    return Drill(
-        box_with(dice, rest_s=lambda now: 0.01 + (more_s if now >= step else 0.0)), run="reduction-slow"
-    )
-
-
 def _all_from_onset(dice: Dice) -> Drill:
     box, card = box_with(dice), Card(core=dice.number(0.8, 0.7, 0.86), throttle=POWER_CAP)
     step = dice.whole(130, 120, 250)
     box.cards = {tower: since(step, card) for tower in range(len(box.devices))}
     return Drill(box, run="compute-slow")
-
-
-def _all_alike(dice: Dice) -> Drill:
-    box, card = box_with(dice, steps=dice.short), Card(core=dice.number(0.8, 0.7, 0.9), throttle=POWER_CAP)
-    box.cards = {tower: always(card) for tower in range(len(box.devices))}
-    return Drill(box)
 
 
 def _far(dice: Dice) -> Drill:
@@ -301,27 +159,6 @@ def _far(dice: Dice) -> Drill:
         for tower, hop in enumerate(hops)
     )
     return Drill(box_with(dice, steps=dice.short, devices=devices, weights_s=(0.002, 0.012, 0.030, 0.031)))
-
-
-def _mixed(dice: Dice) -> Drill:
-    devices = (
-        *gpu_devices(3, "GTX 1070"),
-        *(
-            Device(
-                tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name="GTX 1080", hop_to_variables="PIX"
-            )
-            for tower in (3, 4)
-        ),
-    )
-    box = box_with(dice, steps=dice.short, devices=devices, speeds=(1.0, 1.0, 1.0, 1.3, 1.3))
-    percent = dice.number(10, 6, 20)
-    box.cards = {1: always(Card(hidden=1 - percent / 100))}
-    return Drill(box, slow={1: ""}, percent={1: percent})
-
-
-def _mixed_even(dice: Dice) -> Drill:
-    drill = _mixed(dice)
-    return Drill(replace(drill.box, cards={}))
 
 
 def _lost(dice: Dice) -> Drill:
@@ -350,42 +187,25 @@ def _gap(dice: Dice) -> Drill:
     return Drill(box, slow={2: "power-cap"}, percent={2: percent_of(card, box)}, since=step)
 
 
-def _late_samples(dice: Dice) -> Drill:
-    drill = _from_onset(lambda dice: Card(core=0.85, throttle=POWER_CAP), "power-cap")(dice)
-    drill.box.skew_s = 2.0
-    return drill
-
-
 def _clock_set(dice: Dice) -> Drill:
-    drill = _from_onset(lambda dice: Card(core=0.85, throttle=POWER_CAP), "power-cap")(dice)
+    drill = _clock_falls(dice)
     drill.box.clock_set_s = lambda step: -3600.0 if step > 80 else 0.0
     return drill
 
 
 def _unsampled(dice: Dice) -> Drill:
     """NVML reports nothing: the verdict stays, but the cause cannot be known."""
-    drill = _slow_card(12, 8, 20)(dice)
+    drill = _slow_card(dice)
     drill.box.unsampled = range(-100, 10_000)
     return replace(drill, says="unknown (no samples)")
 
 
-def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        devices = cpu_devices(2) if on_cpu else gpu_devices(dice.whole(4, 2, 8))
-        other = dice.number(share, share - 0.1, min(1.0, share + 0.2))
-        host = Host(other_cpu=other, run_cpu=0.9 if on_cpu else 0.35, queue=14)
-        box = box_with(
-            dice,
-            steps=dice.short,
-            devices=devices,
-            host=lambda step: host,
-            backend="cpu" if on_cpu else "gpu",
-        )
-        if slow:
-            box.cards = {1: always(Card(hidden=0.88))}
-        return Drill(box)
-
-    return make
+def _busy_with_a_slow_gpu(dice: Dice) -> Drill:
+    host = Host(other_cpu=dice.number(0.75, 0.65, 0.95), run_cpu=0.35, queue=14)
+    devices = gpu_devices(dice.whole(4, 2, 8))
+    box = box_with(dice, steps=dice.short, devices=devices, host=lambda step: host)
+    box.cards = {1: always(Card(hidden=0.88))}
+    return Drill(box)
 
 
 def _swapping(dice: Dice) -> Drill:
@@ -394,18 +214,8 @@ def _swapping(dice: Dice) -> Drill:
     return Drill(box)
 
 
-def _short(slow: float) -> Callable[[Dice], Drill]:
-    def make(dice: Dice) -> Drill:
-        box = box_with(dice, compute_s=dice.number(0.003, 0.002, 0.004), noise=0.04, weights_s=0.0003)
-        box.rest_s = lambda step: 0.0005
-        box.cards = {1: always(Card(hidden=1 - slow))}
-        return Drill(box, untold=(1,) if slow else (), why="larger batch" if slow else "")
-
-    return make
-
-
 def _steady(**changes: object) -> Callable[[Dice], Drill]:
-    return lambda dice: Drill(box_with(dice, **{"steps": dice.short, **changes}))
+    return lambda dice: Drill(box_with(dice, steps=dice.short, **changes))
 
 
 def _even(dice: Dice) -> Drill:
@@ -458,13 +268,6 @@ def _one_fast(dice: Dice) -> Drill:
     return Drill(box)
 
 
-def _hot_without_effect(dice: Dice) -> Drill:
-    """Warm but not throttled: slow for another reason."""
-    box, percent = box_with(dice, steps=dice.short), dice.number(9, 6, 15)
-    box.cards = {0: always(Card(hidden=1 - percent / 100, temperature=89))}
-    return Drill(box, slow={0: ""}, percent={0: percent})
-
-
 def _until(dice: Dice) -> Drill:
     """Another program was there when the run started, and ended."""
     box, last = box_with(dice), dice.whole(130, 150, 250)
@@ -473,81 +276,26 @@ def _until(dice: Dice) -> Drill:
     return Drill(box, slow={2: "other-process"}, percent={2: percent_of(card, box)})
 
 
-def _two_of_three(dice: Dice) -> Drill:
-    box, percent = box_with(dice, steps=dice.short, devices=gpu_devices(3)), dice.number(10, 6, 20)
-    box.cards = {tower: always(Card(hidden=1 - percent / 100)) for tower in (0, 2)}
-    return Drill(box, slow={0: "", 2: ""}, percent={0: percent, 2: percent})
-
-
-def _noisy_slow(dice: Dice) -> Drill:
-    """Five percent in so much noise that the answer must be neither slow nor even."""
-    box = box_with(dice, steps=60, noise=0.09, memory=0.3)
-    box.cards = {1: always(Card(hidden=0.95))}
-    return Drill(box, untold=(1,))
-
-
-def _pauses_of_all(dice: Dice) -> Drill:
-    """All devices wait for a disk every hundred steps, and no phase is announced."""
-    return Drill(box_with(dice, rest_s=lambda step: 2.5 if step % 100 == 50 else 0.01))
-
-
-def _long(dice: Dice) -> Drill:
-    box, card = box_with(dice, steps=1500), _capped(dice)
-    step = dice.whole(1000, 700, 1200)
-    box.cards = {2: since(step, card)}
-    return Drill(box, slow={2: "power-cap"}, percent={2: percent_of(card, box)}, since=step)
-
-
 Make = Callable[[Dice], Drill]
-_process: Callable[[Dice], Card] = lambda dice: Card(busy=dice.number(0.35, 0.15, 0.5), others=1)  # noqa: E731
-_capped: Callable[[Dice], Card] = lambda dice: Card(  # noqa: E731
-    core=dice.number(0.85, 0.72, 0.92), throttle=POWER_CAP
-)
-_clocked: Callable[[Dice], Card] = lambda dice: Card(core=dice.number(0.82, 0.72, 0.9))  # noqa: E731
-_memory: Callable[[Dice], Card] = lambda dice: Card(memory=0.4, core=1.0)  # noqa: E731
 
 DRILLS: dict[str, Make] = {
-    "slow by 15%": _slow_card(15, 12, 25),
-    "slow by 5%": _slow_card(5.5, 5, 7),
-    "slow by 2.5%": _three_percent,
-    "power cap from a step on": _from_onset(_capped, "power-cap"),
-    "power cap all along": _always_capped,
-    "core clock low without a reason": _from_onset(_clocked, "core-clock"),
+    "slow by 5%": _slow_card,
+    "core clock low without a reason": _clock_falls,
     "memory clock explains a part": _partly_the_memory_clock,
     "thermal ramp": _ramp,
     "link falls from x16 to x1": _link_falls,
-    "narrow slot": _narrow_slot,
-    "shared link": _shared_link,
-    "memory full": _memory_full,
-    "one card of each model": _two_models,
-    "flapping clock": _flapping,
-    "two stages": _two_stages,
-    "another process arrives": _from_onset(_process, "other-process"),
-    "another process comes and goes": _and_back,
-    "two cards, two faults": _two_faults,
     "one card, two faults": _clock_and_process,
     "input starves": _starved,
-    "input starves all along": _starved_always,
-    "reduction becomes slow": _reduction,
     "all become slow": _all_from_onset,
-    "all slow alike": _all_alike,
-    "all slow alike, speed known": _slower_than_before,
     "variables across the host bridge": _far,
-    "mixed box, one slow": _mixed,
-    "mixed box": _mixed_even,
     "GPU lost, worker fails": _lost,
     "GPU lost, no more marks": _without_marks,
     "counters wrap": _wrapping,
     "samples missing at the onset": _gap,
-    "samples 2 s late": _late_samples,
     "clock of the host set back": _clock_set,
     "no samples": _unsampled,
-    "busy host, CPU devices": _busy(0.4, on_cpu=True, slow=False),
-    "busy host, GPUs": _busy(0.7, on_cpu=False, slow=False),
-    "busy host hides a slow GPU": _busy(0.75, on_cpu=False, slow=True),
+    "busy host hides a slow GPU": _busy_with_a_slow_gpu,
     "host swaps": _swapping,
-    "steps of 3 ms, one slow": _short(0.12),
-    "steps of 3 ms": _short(0.0),
     "a lower clock that costs nothing": _clock_without_pace,
     "a clock that moves without effect": _innocent_clock,
     "warm-up of one card": _warming,
@@ -555,17 +303,7 @@ DRILLS: dict[str, Make] = {
     "evaluations and checkpoints": _paused,
     "all at their power limit, one slow": _all_capped_one_slow,
     "one fast card": _one_fast,
-    "hot without an effect": _hot_without_effect,
     "another process leaves": _until,
-    "two of three slow": _two_of_three,
-    "slow by 5% in noise": _noisy_slow,
-    "pauses of all": _pauses_of_all,
-    "long run, slow from a step on": _long,
     "steady": _even,
-    "steady, noise 4%": _steady(noise=0.04),
-    "steady, correlated noise": _steady(noise=0.03, memory=0.85),
     "steady, bursts": _steady(noise=0.015, bursts=0.006),
-    "steady, eight GPUs": _steady(devices=gpu_devices(8)),
-    "steady, long steps": _steady(compute_s=1.5, steps=120),
-    "steady, common noise": _steady(common=0.3),
 }

@@ -11,7 +11,6 @@ from gputopo.probes import CopyJob, CopyWindow
 from gputopo.probes.cuda import BLOCK_BYTES, Cuda, CudaError, Engine, NoCudaError, open_cuda
 from gputopo.values.bandwidth import Failure
 from gputopo.values.schema import as_text, from_text
-from tests.kit.cuda.clock import double_now
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +46,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     kernels: Mapping[int, str | None] = {}
     peers: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
-    ends: tuple[float, ...] = ()  # the double's clock after each window
 
 
 def main() -> None:
@@ -64,7 +62,6 @@ def measured(task: Task) -> Report:
     """Do a task. Raises NoCudaError."""
     windows: list[CopyWindow] = []
     asked: list[int] = []
-    ends: list[float] = []
     with open_cuda() as cuda:
         if task.apart_s:
             _begin_apart(cuda, task.apart_s)
@@ -76,14 +73,12 @@ def measured(task: Task) -> Report:
                     asked.append(0)
                     sizes = [size] * len(job.copies)
                     windows.append(engine.measure(job, sizes, partial(_asked, task, asked, number)))
-                    ends.append(double_now())
             except KeyboardInterrupt:
                 interrupted = True
             report = Report(
                 driver_version=cuda.driver_version,
                 devices=tuple((device.ordinal, device.pci_address) for device in cuda.devices),
                 windows=tuple(windows),
-                ends=tuple(ends),
                 notes=tuple(engine.notes),
                 asked=tuple(asked),
                 hung=engine.hung,

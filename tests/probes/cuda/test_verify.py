@@ -27,7 +27,7 @@ def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
 
 
-@pytest.mark.parametrize("size", [0, 1, 8, MIB, 16 * MIB, 40 * MIB + 24, 512 * MIB, 513 * MIB - 8])
+@pytest.mark.parametrize("size", [0, 8, 40 * MIB + 24, 513 * MIB - 8])
 def test_all_bytes_are_worked_on_once(size: int) -> None:
     parts: list[tuple[int, int]] = []
     in_parts(size, lambda offset, part: parts.append((offset, part)))

@@ -1,5 +1,6 @@
+from dataclasses import replace
+
 import pynvml
-import pytest
 
 from gputopo.values.machine import Gpu
 from tests.kit.distinct import DISTINCT
@@ -12,8 +13,11 @@ FIVE_PLACES = {
 }
 
 
+ONE = replace(SCENARIOS["four"], gpus=(replace(SCENARIOS["four"].gpus[0], nvlinks=()),))
+
+
 def first(**fields: object) -> Gpu:
-    return read_double(changed(SCENARIOS["four"], gpus={0: fields})).gpus[0]
+    return read_double(changed(ONE, gpus={0: fields})).gpus[0]
 
 
 def test_an_old_card_counts_every_memory_of_the_chip() -> None:
@@ -48,7 +52,7 @@ def test_a_card_without_error_correction_has_one_reason_for_all_counts() -> None
 
 
 def test_a_place_that_counts_nothing_is_asked_for_once() -> None:
-    fake = FakeNvml(changed(SCENARIOS["four"], gpus={0: {"ecc_at": {}, "sram_errors": None}}))
+    fake = FakeNvml(changed(ONE, gpus={0: {"ecc_at": {}, "sram_errors": None}}))
     read_double(fake)
     asked = [call for call, gpu in fake.calls if gpu == 0 and "MemoryErrorCounter" in call]
     assert asked == ["nvmlDeviceGetMemoryErrorCounter[1,0,7]", "nvmlDeviceGetMemoryErrorCounter[1,0,2]"]
@@ -65,50 +69,49 @@ def test_a_place_that_fails_once_keeps_its_other_counts() -> None:
     assert machine.missing["gpus[0].ecc.counts.volatile.dram_uncorrectable"] == "UNKNOWN"
 
 
-@pytest.mark.parametrize("split", [(), (0,), (0, 3, 6)])
-def test_the_instances_of_a_split_card_are_counted_over_gaps(split: tuple[int, ...]) -> None:
-    assert first(mig=(1, 1), mig_instances=split).mig.instances == len(split)
+def test_the_instances_of_a_split_card_are_counted_over_gaps() -> None:
+    assert first(mig=(1, 1), mig_instances=(0, 3, 6)).mig.instances == 3
 
 
 def test_instances_that_may_not_be_seen_are_missing_with_the_reason() -> None:
-    fake = FakeNvml(changed(SCENARIOS["four"], gpus={0: {"mig": (1, 1)}}))
+    fake = FakeNvml(changed(ONE, gpus={0: {"mig": (1, 1)}}))
     fake.refuse("nvmlDeviceGetMigDeviceHandleByIndex", 4, gpu=0)
     machine = read_double(fake)
     assert (machine.gpus[0].mig.mode, machine.gpus[0].mig.instances) == (True, None)
     assert machine.missing["gpus[0].mig.instances"] == "NO_PERMISSION"
 
 
-@pytest.mark.parametrize(
-    ("constant", "fact"),
-    [
-        ("SHUTDOWN", "shutdown"),
-        ("SLOWDOWN", "slowdown"),
-        ("MEM_MAX", "memory_max_operating"),
-        ("GPU_MAX", "max_operating"),
-        ("ACOUSTIC_CURR", "target"),
-    ],
-)
-def test_each_threshold_is_asked_by_pynvmls_number(constant: str, fact: str) -> None:
-    fake = FakeNvml(SCENARIOS["four"])
-    number = getattr(pynvml, f"NVML_TEMPERATURE_THRESHOLD_{constant}")
-    fake.refuse(f"nvmlDeviceGetTemperatureThreshold[{number}]", 999, gpu=0)
-    assert [path for path, reason in read_double(fake).missing.items() if reason == "UNKNOWN"] == [
-        f"gpus[0].temperature_c.{fact}"
-    ]
+THRESHOLDS = {
+    "SHUTDOWN": "shutdown",
+    "SLOWDOWN": "slowdown",
+    "MEM_MAX": "memory_max_operating",
+    "GPU_MAX": "max_operating",
+    "ACOUSTIC_CURR": "target",
+}
+
+
+def test_each_threshold_is_asked_by_pynvmls_number() -> None:
+    fake = FakeNvml(ONE)
+    for place, constant in enumerate(THRESHOLDS):
+        number = getattr(pynvml, f"NVML_TEMPERATURE_THRESHOLD_{constant}")
+        fake.refuse(f"nvmlDeviceGetTemperatureThreshold[{number}]", 5000 + place)
+    missing = read_double(fake).missing
+    for place, fact in enumerate(THRESHOLDS.values()):
+        assert missing[f"gpus[0].temperature_c.{fact}"] == f"ERROR_{5000 + place}"
 
 
 CHIPS = ["KEPLER", "MAXWELL", "PASCAL", "VOLTA", "TURING", "AMPERE", "ADA", "HOPPER", "BLACKWELL", "RUBIN"]
 
 
-@pytest.mark.parametrize("name", CHIPS)
-def test_the_names_of_architectures_are_those_of_pynvmls_constants(name: str) -> None:
-    shown = first(architecture=getattr(pynvml, f"NVML_DEVICE_ARCH_{name}")).architecture
-    assert (shown or "").split()[0].upper() == name
-
-
-def test_the_names_of_brands_are_those_of_pynvmls_constants() -> None:
-    assert first(brand=pynvml.NVML_BRAND_GEFORCE).brand == "GeForce"
-    assert first(brand=pynvml.NVML_BRAND_QUADRO_RTX).brand == "Quadro RTX"
+def test_the_names_of_architectures_and_brands_are_those_of_pynvmls_constants() -> None:
+    architectures = [getattr(pynvml, f"NVML_DEVICE_ARCH_{name}") for name in CHIPS]
+    cards = tuple(
+        replace(ONE.gpus[0], architecture=number, brand=pynvml.NVML_BRAND_QUADRO_RTX)
+        for number in architectures
+    )
+    gpus = read_double(replace(ONE, gpus=cards)).gpus
+    assert [(gpu.architecture or "").split()[0].upper() for gpu in gpus] == CHIPS
+    assert gpus[0].brand == "Quadro RTX"
 
 
 PLACES = ["l1_cache", "l2_cache", "device_memory", "register_file", "texture_memory", "texture_shm", "cbu"]

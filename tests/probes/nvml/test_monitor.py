@@ -35,26 +35,6 @@ def test_the_chosen_gpus_are_sampled_in_their_order() -> None:
     )
 
 
-def test_handles_are_looked_up_once() -> None:
-    with installed(FakeNvml(FOUR)) as fake:
-        with Monitor([0, 1]) as monitor:
-            for _ in range(3):
-                monitor.sample()
-        assert fake.calls["nvmlDeviceGetHandleByIndex_v2", 0] == 1
-        assert fake.open == 0
-        assert fake.writes == []
-
-
-def test_a_gpu_that_is_lost_while_it_is_watched_gives_nothing_and_the_rest_goes_on() -> None:
-    fake = FakeNvml(FOUR)
-    fake.lose(1, after_calls=10)
-    with installed(fake), Monitor([0, 1]) as monitor:
-        before, after = monitor.sample(), (monitor.sample(), monitor.sample())[1]
-    assert before[1].power_w == 61.5
-    assert after[1] == GpuSample(gpu=1)
-    assert after[0].power_w == 61.5
-
-
 def test_a_gpu_that_is_not_there_or_gone_from_the_start_is_an_empty_sample() -> None:
     with installed(FakeNvml(SCENARIOS["lost_handle"])), Monitor([2, 17, 0]) as monitor:
         lost, absent, whole = monitor.sample()
@@ -67,7 +47,6 @@ def test_a_gpu_that_is_not_there_or_gone_from_the_start_is_an_empty_sample() -> 
     [
         ("nvmlDeviceGetClockInfo[2]", "memory_mhz"),
         ("nvmlDeviceGetUtilizationRates", "gpu_utilization_percent"),
-        ("nvmlDeviceGetPerformanceState", "pstate"),
     ],
 )
 def test_a_refused_call_leaves_only_its_field_empty(call: str, field: str) -> None:
@@ -79,19 +58,6 @@ def test_a_refused_call_leaves_only_its_field_empty(call: str, field: str) -> No
         (whole,) = monitor.sample()
     assert getattr(whole, field) is not None
     assert sample == msgspec.structs.replace(whole, **{field: None})
-
-
-def test_without_nvml_there_is_no_monitor_and_the_reason_is_reported() -> None:
-    with installed(FakeNvml(FOUR, init_code=9)), pytest.raises(NotReadError, match="DRIVER_NOT_LOADED"):
-        Monitor([0])
-
-
-def test_after_closing_samples_are_empty() -> None:
-    with installed(FakeNvml(FOUR)) as fake:
-        monitor = Monitor([0])
-        monitor.close()
-        assert fake.open == 0
-        assert monitor.sample() == (GpuSample(gpu=0),)
 
 
 def test_a_child_samples_as_the_monitor_does() -> None:
@@ -178,19 +144,6 @@ def test_a_storm_of_errors_does_not_hold_up_a_sample() -> None:
     assert max(seen) < 100
 
 
-def test_errors_before_a_gpu_is_lost_are_returned_first() -> None:
-    fake = FakeNvml(DISTINCT)
-    with installed(fake), GpuWatch([0], asked=CLOCKS) as watcher:
-        fake.raise_xid(0, 79)
-        fake.spoil(
-            "nvmlEventSetWait_v2", lambda: fake.refuse("nvmlEventSetWait_v2", GPU_IS_LOST), after_calls=1
-        )
-        assert watcher.observe().xids == (Xid(code=79, gpu=0),)
-        assert watcher.xid_reason is None
-        assert watcher.observe().xids == ()
-        assert watcher.xid_reason == "GPU_IS_LOST"
-
-
 @pytest.mark.parametrize(
     ("call", "code", "reason"),
     [
@@ -209,14 +162,6 @@ def test_where_events_are_refused_the_reason_is_reported_and_the_rest_goes_on(
         assert (watcher.xid_reason, sample.xids, sample.gpus[0].power_w) == (reason, (), 61.5)
 
 
-def test_one_gpu_without_events_costs_only_its_own() -> None:
-    fake = FakeNvml(DISTINCT)
-    fake.refuse("nvmlDeviceRegisterEvents", NOT_SUPPORTED, gpu=0)
-    with installed(fake), GpuWatch([0, 1], asked=CLOCKS) as watcher:
-        fake.raise_xid(1, 48)
-        assert watcher.observe().xids == (Xid(code=48, gpu=1),)
-
-
 def test_a_gpu_lost_while_it_is_watched_raises_nothing_and_its_errors_are_reported_again_later() -> None:
     fake = FakeNvml(DISTINCT)
     with installed(fake), GpuWatch([0, 1], asked=CLOCKS) as watcher:
@@ -230,12 +175,6 @@ def test_a_gpu_lost_while_it_is_watched_raises_nothing_and_its_errors_are_report
         fake.raise_xid(0, 94)
         assert watcher.observe().xids == (Xid(code=94, gpu=0),)
         assert watcher.xid_reason is None
-
-
-def test_with_nothing_but_lost_gpus_there_are_samples_that_report_it() -> None:
-    with installed(FakeNvml(SCENARIOS["lost_handle"])), GpuWatch([2], asked=CLOCKS) as watcher:
-        assert watcher.observe().gpus == (GpuSample(gpu=2, lost=True),)
-        assert watcher.xid_reason == "NO_GPU_ANSWERS"
 
 
 def test_all_is_given_back_at_the_end_and_nothing_was_written() -> None:

@@ -65,42 +65,12 @@ def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(read_faulty: 
     assert machine.missing["links[2-3].p2p_read"] == "NOT_ASKED"
 
 
-def test_of_a_call_that_is_made_often_the_answers_before_the_fault_stay(read_faulty: Read) -> None:
-    clocks = read_faulty(crash, "nvmlDeviceGetClockInfo", gpu=1, after_calls=3).gpus[1].clocks_mhz
-    assert (clocks.graphics.now, clocks.sm.now, clocks.memory.now) == (1305, 1305, 1215)
-    assert clocks.video.now is None
-
-
-def test_every_gpu_may_crash_by_itself(read_faulty: Read) -> None:
-    machine = read_faulty(crash, "nvmlDeviceGetName")
-    assert [gpu.name for gpu in machine.gpus] == [None] * 4
-    assert all(gpu.uuid for gpu in machine.gpus)
-    assert machine.driver.detail is not None
-    assert machine.driver.detail.count("nvmlDeviceGetName of GPU") == 4
-
-
-@pytest.mark.parametrize("symbol", ["nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"])
-def test_a_pair_costs_the_pairs_of_its_gpus(symbol: str, read_faulty: Read, whole: Machine) -> None:
-    machine = read_faulty(crash, symbol, gpu=2)
-    assert machine.driver.status == "crashed"
-    assert [gpu.recovery_action for gpu in machine.gpus] == [gpu.recovery_action for gpu in whole.gpus]
-    assert machine.link(0, 1) == whole.link(0, 1)
-    assert "GPUs 2 and 3" in (machine.driver.detail or "")
-
-
 def test_versions_that_crash_cost_themselves(read_faulty: Read) -> None:
     machine = read_faulty(crash, "nvmlSystemGetDriverVersion")
     assert (machine.driver.status, machine.driver.version) == ("crashed", None)
     assert machine.driver.cuda_version == "12.4"
     assert machine.missing["driver.version"] == "CRASHED"
     assert len(machine.gpus) == 4
-
-
-def test_a_count_that_crashes_leaves_the_gpus_of_the_bus(read_faulty: Read) -> None:
-    machine = read_faulty(crash, "nvmlDeviceGetCount")
-    assert (machine.driver.status, len(machine.gpus)) == ("crashed", 4)
-    assert machine.gpus[0].pci_address == FOUR.gpus[0].address
-    assert machine.missing["gpus[0].name"] == "CRASHED"
 
 
 def test_where_the_driver_hangs_altogether_what_was_read_before_stays(

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from gputopo.probes import Copy, CopyJob, CopyWindow, NotReadError, SessionRequest
-from gputopo.probes.nvml import Monitor
+from gputopo.probes import Copy, CopyJob, CopyWindow, SessionRequest
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
 from gputopo.values.bandwidth import Conditions, CopyRate, Samples
 from gputopo.values.ends import HOST, End
 from gputopo.values.run.events import GpuSample
-from tests.kit.distinct import DISTINCT
-from tests.kit.nvml import FakeNvml, installed
 from tests.probes.session.double import (
     ASLEEP,
     AWAKE,
@@ -103,17 +100,8 @@ def test_a_link_that_changes_counts_within_a_window_and_not_between_two() -> Non
     assert conditions([slow], [fast]).link_changes == 0
 
 
-def test_the_pstate_is_the_one_most_readings_show() -> None:
-    assert conditions([{"pstate": "P2"}, {"pstate": "P0"}, {"pstate": "P2"}]).pstate == "P2"
-
-
-def test_a_window_too_short_for_a_reading_is_reported_as_none() -> None:
-    found = conditions([])
-    assert (found.gpu, found.readings, found.pstate) == (0, 0, None)
-
-
 HIGH = AWAKE
-LOWER: list[Facts] = [{"pstate": "P8"}, {"graphics_mhz": 700}, {"memory_mhz": 405}, {"pcie_gen": 1}]
+LOWER: list[Facts] = [{"graphics_mhz": 700}, {"pcie_gen": 1}]
 
 
 @pytest.mark.parametrize("change", LOWER)
@@ -195,25 +183,3 @@ def test_windows_too_short_for_all_gpus_read_one_after_another() -> None:
         all_read.take()
     assert read == [0, 1, 2]
     assert all(all_read.readings(None)[gpu] for gpu in range(3))
-
-
-def test_nvml_that_cannot_be_used_is_reported_and_nothing_is_read() -> None:
-    def refuse(gpu: int) -> SamplerDouble:
-        raise NotReadError("DRIVER_NOT_LOADED")
-
-    with Meter([0], open_sampler=refuse) as meter:
-        assert meter.reason == "DRIVER_NOT_LOADED"
-        window = meter.window([0])
-        window.take()
-    assert 0 not in window.readings(None)
-
-
-def test_the_real_monitor_is_opened_and_closed() -> None:
-    with installed(FakeNvml(DISTINCT)) as fake:
-        with Meter([0, 2], open_sampler=lambda gpu: Monitor([gpu])) as meter:
-            window = meter.window([2])
-            window.take()
-        assert fake.open == 0
-        assert fake.writes == []
-    (reading,) = window.readings(None)[2]
-    assert (reading.sample.pstate, reading.sample.pcie_gen) == ("P0", 3)

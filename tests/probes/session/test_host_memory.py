@@ -79,10 +79,6 @@ def size_of_buffer(root: Path, **options: Any) -> tuple[int | None, tuple[str, .
     return sample.bytes, found.notes
 
 
-def test_bytes_count_twice_as_stream_counts_them() -> None:
-    assert size_of_buffer(NO_TREE, max_bytes=64 * MIB) == (32 * MIB, ())
-
-
 def ways(found: HostMemoryRates) -> list[tuple[str, str]]:
     """The nodes of memory and cores."""
     return [(str(one.source), str(one.destination)) for one in found.samples]
@@ -97,14 +93,6 @@ def test_each_node_is_measured_from_its_own_cores_and_from_the_farthest_ones() -
         ("node:1", "node:0"),
     ]
     assert found.not_measured == ()
-
-
-def test_a_node_whose_cpus_may_not_be_used_is_reported() -> None:
-    found = measured(node(0), node(1, "100000"))
-    assert ways(found) == [("node:0", "node:0")]
-    (reported,) = found.not_measured
-    assert reported.what == "host memory of node:1"
-    assert "may not use" in reported.reason
 
 
 def test_a_node_without_cpus_is_reported_and_one_without_memory_is_none() -> None:
@@ -138,16 +126,6 @@ def test_memory_that_lies_on_another_node_is_not_measured_as_of_this_one() -> No
     ]
 
 
-def test_memory_that_is_refused_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr("mmap.mmap", refuse)
-    found = measured()
-    assert found.samples == ()
-    assert [one.reason for one in found.not_measured] == ["Cannot allocate memory"]
-
-
 def caches(root: Path, kib: int, cpus: int = 4) -> None:
     for cpu in range(cpus):
         folder = root / f"sys/devices/system/cpu/cpu{cpu}"
@@ -158,8 +136,8 @@ def caches(root: Path, kib: int, cpus: int = 4) -> None:
 
 
 def test_buffers_are_four_times_the_last_level_caches_of_one_package(tmp_path: Path) -> None:
-    caches(tmp_path, 12 * 1024, cpus=8)
-    assert size_of_buffer(tmp_path) == (4 * 2 * 12 * MIB, ())
+    caches(tmp_path, 9 * 1024, cpus=8)
+    assert size_of_buffer(tmp_path) == (4 * 2 * 9 * MIB, ())
 
 
 def test_caches_that_are_too_large_for_the_limit_are_reported(tmp_path: Path) -> None:
@@ -172,10 +150,10 @@ def test_caches_that_are_too_large_for_the_limit_are_reported(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "files",
     [
-        {"proc/meminfo": "MemTotal: 900000 kB\nMemAvailable: 409600 kB\n"},
-        {"sys/fs/cgroup/memory.max": 500 * MIB, "sys/fs/cgroup/memory.current": 100 * MIB},
+        {"proc/meminfo": "MemTotal: 900000 kB\nMemAvailable: 204800 kB\n"},
+        {"sys/fs/cgroup/memory.max": 300 * MIB, "sys/fs/cgroup/memory.current": 100 * MIB},
         {
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": 500 * MIB,
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": 300 * MIB,
             "sys/fs/cgroup/memory/memory.usage_in_bytes": 100 * MIB,
         },
     ],
@@ -183,4 +161,4 @@ def test_caches_that_are_too_large_for_the_limit_are_reported(tmp_path: Path) ->
 def test_no_more_than_a_quarter_of_what_is_free_is_taken(tmp_path: Path, files: dict[str, object]) -> None:
     write_files(tmp_path, files)
     size, _ = size_of_buffer(tmp_path)
-    assert size == 50 * MIB
+    assert size == 25 * MIB

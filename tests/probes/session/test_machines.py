@@ -5,13 +5,12 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import Any
 
 import pytest
 
 from gputopo.probes import SessionRequest, describe
 from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, CopyRate, Sample
-from tests.probes.session.double import AWAKE, EngineDouble, doors, machine, measure
+from tests.probes.session.double import EngineDouble, doors, machine, measure
 
 MIB = 2**20
 MAX_BYTES = 1024 * MIB
@@ -54,7 +53,7 @@ BOXES = {
     "8 H100, NVSwitch": Box(8, 55.0, 1300.0, 50, 390.0),
     "8 cards, Gen4 x16, no P2P": Box(8, 25.0, 400.0, 72),
     "7 cards on one lane": Box(7, 0.8, 150.0, 2, None, (7, 3.2)),
-    "10 K80": Box(10, 10.0, 85.0, 1.5, 9.0, (5, 11.5)),
+    "4 cards, P2P, slow": Box(4, 0.5, 85.0, 1.5, 0.5, (2, 0.5)),
 }
 
 
@@ -90,7 +89,7 @@ EVERY = pytest.mark.parametrize(
         ("8 H100, NVSwitch", 1.0),
         ("8 cards, Gen4 x16, no P2P", 3.0),
         ("7 cards on one lane", 1.0),
-        ("10 K80", 3.0),
+        ("4 cards, P2P, slow", 3.0),
     ],
 )
 
@@ -131,29 +130,4 @@ def test_what_is_left_out_is_the_less_important(name: str, slower: float) -> Non
         assert done[-2] == 1.0
     kind = "p2p_direct" if box.direct else "p2p_staged"
     found_pairs = {(one.source, one.destination) for one in found.samples if one.kind == kind}
-    assert len(found_pairs) >= (1.0 if box.gpus <= 8 else 0.5) * box.gpus * (box.gpus - 1)
-
-
-def test_a_slow_machine_makes_fewer_windows_and_leaves_no_copy_out() -> None:
-    engine = EngineDouble(gpus=8, each_s=0.015, peers=frozenset(permutations(range(8), 2)))
-    found = measure(machine(8), SessionRequest(), doors=doors(engine))
-    assert [one for one in found.not_measured if one.reason == "time"] == []
-    repeats = {len(one.repeats_gb_per_s) for one in found.samples.of(CopyRate)}
-    assert (min(repeats), max(repeats)) == (3, 5)
-
-
-def test_windows_with_the_host_have_space_for_a_reading_and_others_admit_that_they_had_none() -> None:
-    engine = Box(2, 55.0, 1300.0, 50, 390.0).engine(1.0)
-
-    def slow() -> dict[str, Any]:
-        engine.clock.now_s += 0.004
-        return AWAKE
-
-    found = measure(machine(2), SessionRequest(), doors=doors(engine, facts=slow))
-    for sample in found.samples:
-        inside = [one.readings for one in sample.conditions]
-        if sample.kind in ("h2d", "d2h") and sample.group is None and sample.pinned:
-            assert min(inside) > 0, sample
-        if sample.kind == "p2p_direct" and sample.group is None:
-            assert max(inside) == 0
-            assert any(one.readings_beside and one.pstate for one in sample.conditions)
+    assert len(found_pairs) == box.gpus * (box.gpus - 1)

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from gputopo.probes import NoGpuMeasuredError, SessionProgress, SessionRequest
 from gputopo.probes.cuda import NoCudaError
 from gputopo.probes.session import HostMemoryRates
-from gputopo.values.bandwidth import Bandwidth, CopyLatency, CopyRate, Failure, NotMeasured
+from gputopo.values.bandwidth import Bandwidth, CopyLatency, CopyRate, NotMeasured
 from gputopo.values.ends import End
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.machine import Host, Machine, NumaNode
@@ -42,11 +42,9 @@ def number(bandwidth: Bandwidth, **facts: Any) -> float | None:
     return found[0].value
 
 
-@pytest.mark.parametrize("groups", [{(0, 1), (2, 3), (4, 5), (6, 7)}, {(3, 5, 6)}])
-def test_gpus_that_share_an_uplink_are_found_by_what_the_first_copies_call_for(
-    groups: set[tuple[int, ...]],
-) -> None:
-    engine = EngineDouble(gpus=8, uplinks=[(frozenset(gpus), 13.0) for gpus in groups])
+def test_gpus_that_share_an_uplink_are_found_by_what_the_first_copies_call_for() -> None:
+    groups = {(0, 2), (3, 5, 6)}
+    engine = EngineDouble(gpus=7, uplinks=[(frozenset(gpus), 13.0) for gpus in groups])
     assert {group.gpus for group in run(engine).uplink_groups} == groups
 
 
@@ -58,9 +56,9 @@ def test_uplinks_are_found_without_the_gpu_that_fails_in_the_group() -> None:
 
 
 def test_a_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
-    whole = run(EngineDouble(gpus=4, peers=ALL_PEERS))
+    whole = run(EngineDouble(gpus=3, peers=ALL_PEERS))
     broken = run(
-        EngineDouble(gpus=4, peers=ALL_PEERS, faults={("p2p_staged", "gpu:2", "gpu:0"): "WRONG_DATA"})
+        EngineDouble(gpus=3, peers=ALL_PEERS, faults={("p2p_staged", "gpu:2", "gpu:0"): "WRONG_DATA"})
     )
     assert {(f.kind, f.source, f.destination, f.reason, f.path) for f in broken.failures} == {
         ("p2p_staged", "gpu:2", "gpu:0", "WRONG_DATA", None),
@@ -101,13 +99,6 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
     assert number(found, kind="p2p_staged", source="gpu:2", destination="gpu:0") is not None
 
 
-def test_a_gpu_that_refuses_its_memory_is_asked_no_further() -> None:
-    found = run(EngineDouble(gpus=3, faults={("h2d", "host", "gpu:0"): "CUDA_ERROR_OUT_OF_MEMORY"}))
-    assert [(f.kind, f.destination) for f in found.failures] == [("h2d", "gpu:0")]
-    assert all("refused the memory" in one.reason for one in found.not_measured if "gpu:0" in one.what[:9])
-    assert number(found, kind="p2p_staged", source="gpu:1", destination="gpu:2") is not None
-
-
 def test_gpus_whose_copy_does_not_come_back_are_used_no_more_and_the_rest_goes_on() -> None:
     engine = EngineDouble(gpus=4, hang_on=("gpu:0", "gpu:2"))
     found = run(engine)
@@ -126,14 +117,6 @@ def test_gpus_whose_copy_does_not_come_back_are_used_no_more_and_the_rest_goes_o
     pairs = {(one.source, one.destination) for one in found.samples if one.kind == "p2p_staged"}
     assert {("gpu:1", "gpu:3"), ("gpu:3", "gpu:1")} < pairs
     assert any("is no longer used" in one.reason for one in found.not_measured)
-
-
-def test_a_gpu_that_cuda_cannot_use_is_reported_and_the_rest_measured() -> None:
-    found = run(EngineDouble(gpus=3, lost={1: -1}))
-    assert found.failures == ()
-    (reported,) = [one for one in found.not_measured if one.what == "gpu:1"]
-    assert "CUDA cannot use gpu:1" in reported.reason
-    assert number(found, kind="p2p_staged", source="gpu:0", destination="gpu:2") is not None
 
 
 def test_gpus_of_which_none_can_be_used_are_reported_with_their_compute_mode() -> None:
@@ -164,12 +147,6 @@ def test_repeats_of_a_card_in_ramp_up_are_thrown_away_and_counted() -> None:
     assert sample.conditions[0].memory_mhz == 1200
     assert len(sample.repeats_gb_per_s) >= 3
     assert sum(len(one.discarded_gb_per_s) for one in found.copies) == 2
-
-
-def test_cards_are_ramped_up_before_the_first_number_and_it_is_reported() -> None:
-    found = run(EngineDouble(gpus=2, ramp_up=7))
-    assert any("clock ramp-up before the measurement" in note for note in found.notes)
-    assert all(not sample.discarded_gb_per_s for sample in found.copies)
 
 
 def test_an_interrupt_keeps_what_was_measured() -> None:
@@ -235,25 +212,11 @@ def test_pairs_without_peer_access_are_reported_and_measured_through_the_host() 
     assert len(staged) == 6
 
 
-def test_little_free_memory_is_reported() -> None:
-    with pytest.raises(NoGpuMeasuredError, match="CUDA can use none"):
-        run(EngineDouble(gpus=1, free=0))
-    found = run(EngineDouble(gpus=1, free=200 << 20))
-    assert any("only 200 MiB" in note for note in found.notes)
-
-
 def test_a_copy_within_memory_that_the_cache_would_serve_is_not_measured() -> None:
     found = run(EngineDouble(gpus=1, free=300 << 20, l2=50 << 20))
     (reported,) = [one for one in found.not_measured if one.what.startswith("d2d_local")]
     assert "measures the L2 cache (50 MiB)" in reported.reason
     assert all(one.kind != "d2d_local" for one in found.samples)
-
-
-def test_the_cache_of_an_unknown_model_is_taken_for_a_large_one() -> None:
-    engine = EngineDouble(gpus=1, l2=None)
-    run(engine)
-    local = [sizes for job, sizes in engine.asked if job.kind == "d2d_local" and job.group is None]
-    assert min(size for (size,) in local) > 400 << 20
 
 
 def test_progress_goes_up_to_the_end_and_estimates() -> None:
@@ -280,12 +243,6 @@ def test_a_chosen_size_and_number_of_windows_are_used_for_all_copies_but_latenci
     assert {len(one.repeats_us) for one in found.samples.of(CopyLatency)} == {2}
 
 
-def test_copies_of_all_gpus_at_once_know_whether_one_goes_back() -> None:
-    found = run(EngineDouble(gpus=4, peers=ALL_PEERS))
-    back = {one.group: one.with_reverse for one in found.samples if one.group and one.kind == "p2p_direct"}
-    assert back == {"ring gpus:0,1,2,3": False, "bisection gpus:0,1,2,3": True}
-
-
 def test_a_gpu_that_cannot_run_kernels_is_reported_and_copied_with_all_the_same() -> None:
     found = run(EngineDouble(gpus=2, peers=ALL_PEERS, no_kernels={0: "compute capability 3.5"}))
     assert (
@@ -293,14 +250,6 @@ def test_a_gpu_that_cannot_run_kernels_is_reported_and_copied_with_all_the_same(
     )
     methods = Counter(s.method for s in found.samples if s.kind == "p2p_direct")
     assert methods == {"copy_engine": 2, "copy_engine_read": 2, "kernel_read": 1, "kernel_write": 1}
-
-
-def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> None:
-    hung = Failure(kind="h2d", source=End("host"), destination=End("gpu:0"), reason="TIMED_OUT", says="late")
-    for after in (0, 20):  # while the cards ramp up, and while they are measured
-        found = run(EngineDouble(interrupt_after=after, unreturned=[hung]))
-        assert not found.complete
-        assert hung in found.failures
 
 
 def host_nodes(

@@ -12,11 +12,11 @@ from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
 from tests.kit.cuda.layouts import named
-from tests.kit.cuda.scenario import CudaSpec, PathKind
+from tests.kit.cuda.scenario import PathKind
 from tests.kit.cuda.session import run_program
 from tests.kit.cuda.words import spoilt
 from tests.kit.machines import read
-from tests.probes.session.worker import Outcome, Task
+from tests.probes.session.worker import Task
 
 pytestmark = [
     pytest.mark.sessions,
@@ -25,81 +25,54 @@ pytestmark = [
 
 WITHIN = 0.03  # what gputopo promises on the double
 CARD_BYTES = 96 * 2**20  # cards are small: the double keeps what is copied in memory; time is virtual
+HOST_KINDS: tuple[tuple[str, PathKind, bool], ...] = (
+    ("h2d", "h2d", True),
+    ("d2h", "d2h", True),
+    ("h2d", "h2d_pageable", False),
+    ("d2h", "d2h_pageable", False),
+)
+METHODS: dict[str, PathKind] = {"copy_engine": "p2p", "kernel_read": "read", "kernel_write": "write"}
 
 
-def spec(name: str) -> CudaSpec:
-    """Return a machine whose copies begin at once and pass no cache: those of these tests are small."""
-    return spoilt(from_scenario(named(name)), (f"memory={CARD_BYTES}", "start=0", "cache=1"))
-
-
-def session(name: str, folder: Path, gpus: tuple[int, ...], size: int) -> Outcome:
-    """Measure copies of one size between these GPUs."""
-    request = SessionRequest(gpus=gpus, sizes=(size,), loops=2)
-    task = Task(scenario=name, machine=read(named(name), folder), request=request)
-    worker = "-m", "tests.probes.session.worker"
-    done = run_program(spec(name), *worker, given=msgspec.json.encode(task, enc_hook=as_text))
+def test_each_rate_of_a_session_is_the_one_that_was_set_and_has_its_conditions(tmp_path: Path) -> None:
+    # Copies begin at once and pass no cache: those of this test are small.
+    scenario = named("chipset")
+    box = spoilt(from_scenario(scenario), (f"memory={CARD_BYTES}", "start=0", "cache=1"))
+    request = SessionRequest(gpus=(1, 2), sizes=(LARGE_BYTES,), loops=1)
+    task = Task(scenario="chipset", machine=read(scenario, tmp_path), request=request)
+    given = msgspec.json.encode(task, enc_hook=as_text)
+    done = run_program(box, "-m", "tests.probes.session.worker", given=given)
     assert done.returncode == 0, done.stderr
-    return msgspec.json.decode(done.stdout, type=Outcome, dec_hook=from_text)
+    found = msgspec.json.decode(done.stdout, type=Bandwidth, dec_hook=from_text)
 
+    def the(kind: str, **facts: Any) -> Any:
+        facts |= {"kind": kind, "group": None}
+        (sample,) = [
+            one
+            for one in found.samples
+            if all(getattr(one, name, None) == value for name, value in facts.items())
+        ]
+        return sample
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Bandwidth:
-    return session("chipset", tmp_path_factory.mktemp("root"), (1, 2), LARGE_BYTES).bandwidth
+    def rate(kind: PathKind, a: int, b: int = 0, *, times: float = 1.0) -> Any:
+        return pytest.approx(times * box.rate(kind, a, b) / 1e9, rel=WITHIN)
 
-
-def the(found: Bandwidth, **facts: Any) -> Any:
-    (sample,) = [
-        one
-        for one in found.samples
-        if all(getattr(one, name, None) == value for name, value in ({"group": None} | facts).items())
-    ]
-    return sample
-
-
-@pytest.mark.parametrize("gpu", [1, 2])
-def test_what_was_set_is_measured_for_each_kind_with_the_host(measured: Bandwidth, gpu: int) -> None:
-    box, place = spec("chipset"), f"gpu:{gpu}"
-    ways: list[tuple[PathKind, dict[str, Any]]] = [
-        ("h2d", {"destination": place, "pinned": True}),
-        ("d2h", {"source": place, "pinned": True}),
-        ("h2d_pageable", {"destination": place, "pinned": False}),
-        ("d2h_pageable", {"source": place, "pinned": False}),
-    ]
-    for kind, facts in ways:
-        sample = the(measured, kind=kind.removesuffix("_pageable"), **facts)
-        assert sample.median_gb_per_s == pytest.approx(box.rate(kind, gpu) / 1e9, rel=WITHIN), kind
-    local = the(measured, kind="d2d_local", source=place).median_gb_per_s
-    assert local == pytest.approx(2 * box.rate("local", gpu) / 1e9, rel=WITHIN)
-    both = the(measured, kind="bidirectional", source="host", destination=place).median_gb_per_s
-    assert both == pytest.approx((box.rate("h2d", gpu) + box.rate("d2h", gpu)) / 1e9, rel=WITHIN)
-
-
-@pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
-def test_what_was_set_is_measured_for_each_kind_between_gpus(measured: Bandwidth, a: int, b: int) -> None:
-    box, ends = spec("chipset"), {"source": f"gpu:{a}", "destination": f"gpu:{b}"}
-    methods: dict[str, PathKind] = {"copy_engine": "p2p", "kernel_read": "read", "kernel_write": "write"}
-    for method, kind in methods.items():
-        rate = box.rate(kind, a, b)
-        sample = the(measured, kind="p2p_direct", method=method, **ends)
-        assert sample.median_gb_per_s == pytest.approx(rate / 1e9, rel=WITHIN), method
-    staged = the(measured, kind="p2p_staged", **ends).median_gb_per_s
-    slower = min(box.rate("d2h", a), box.rate("h2d", b))
-    assert staged == pytest.approx(slower / 1e9, rel=WITHIN)
-    assert the(measured, kind="latency", path="direct", **ends).median_us == pytest.approx(
-        box.routes["read", a, b].chase_ns / 1000, rel=WITHIN
-    )
-
-
-def test_every_number_carries_its_conditions_and_nothing_is_amiss(measured: Bandwidth) -> None:
-    assert (measured.failures, measured.not_measured, measured.complete) == ((), (), True)
-    for sample in measured.samples:
+    for gpu in (1, 2):
+        place = f"gpu:{gpu}"
+        for kind, way, pinned in HOST_KINDS:
+            end = {"destination" if kind == "h2d" else "source": place}
+            assert the(kind, pinned=pinned, **end).median_gb_per_s == rate(way, gpu), way
+        assert the("d2d_local", source=place).median_gb_per_s == rate("local", gpu, times=2)
+    for a, b in ((1, 2), (2, 1)):
+        ends = {"source": f"gpu:{a}", "destination": f"gpu:{b}"}
+        for method, way in METHODS.items():
+            assert the("p2p_direct", method=method, **ends).median_gb_per_s == rate(way, a, b), way
+        slower = min(("d2h", a), ("h2d", b), key=lambda path: box.rate(*path))  # type: ignore[arg-type]
+        assert the("p2p_staged", **ends).median_gb_per_s == rate(*slower)  # type: ignore[arg-type]
+        chase_us = box.routes["read", a, b].chase_ns / 1000
+        assert the("latency", path="direct", **ends).median_us == pytest.approx(chase_us, rel=WITHIN)
+    assert (found.failures, found.not_measured, found.complete) == ((), (), True)
+    for sample in found.samples:
         assert {one.gpu for one in sample.conditions} == set(sample.gpus)
         assert all(one.pstate == "P0" and one.pcie_gen for one in sample.conditions)
         assert all(one.readings + one.readings_beside for one in sample.conditions)
-
-
-def test_gpus_on_two_nodes_need_less_host_memory_than_promised(tmp_path: Path) -> None:
-    gpus = (0, 4)
-    outcome = session("8two", tmp_path, gpus, 2**21)
-    on_cards = len(gpus) * CARD_BYTES  # the double's device memory is the process's
-    assert outcome.peak_bytes - on_cards < 1.5 * 2**30

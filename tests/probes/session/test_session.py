@@ -10,7 +10,7 @@ from gputopo.probes import Copy, CopyJob
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
 from gputopo.values.bandwidth import CopyRate, Samples
 from gputopo.values.ends import End
-from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
+from tests.probes.session.double import AWAKE, EngineDouble, SamplerDouble
 
 MAX_RAMP_UP_S = 1.5
 JOB = CopyJob(
@@ -42,7 +42,7 @@ class IdleCard:
         return Samples(samples).of(CopyRate)
 
 
-@pytest.fixture(params=[ASLEEP, {"memory_mhz": 405}, {"pcie_gen": 1}, {"pstate": "P8"}], ids=repr)
+@pytest.fixture(params=[{"memory_mhz": 405}, {"pcie_gen": 1}, {"pstate": "P8"}], ids=repr)
 def idle(request: pytest.FixtureRequest) -> IdleCard:
     """A card that was measured at full clocks, ten seconds ago. It becomes slower in one of these ways."""
     card = IdleCard(request.param)

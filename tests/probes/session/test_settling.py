@@ -56,12 +56,6 @@ def test_whatever_the_step_all_low_repeats_go_and_all_high_ones_stay(
     assert discarded([share * 195 * one for one in low] + [195 * one for one in high]) == len(low)
 
 
-@given(st.lists(st.floats(0.01, 1000), min_size=1, max_size=20))
-def test_a_repeat_during_ramp_up_is_below_the_highest(values: list[float]) -> None:
-    if first := discarded(values):
-        assert max(values[:first]) < max(values[first:])
-
-
 @pytest.mark.parametrize(
     ("values", "windows"),
     [

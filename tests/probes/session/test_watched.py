@@ -12,7 +12,6 @@ from gputopo.probes import (
     Channel,
     CopyJob,
     CopyWindow,
-    NoGpuMeasuredError,
     SessionProgress,
     SessionRequest,
     describe,
@@ -117,36 +116,6 @@ def test_nothing_is_measured_twice_after_a_restart() -> None:
     assert len(found.not_measured) == len({one.what for one in found.not_measured})
 
 
-def test_a_call_of_nvml_costs_the_readings_and_no_copy() -> None:
-    found = run(Faulty(function="nvmlDeviceGetPowerUsage", job="d2h gpu:1 -> host"))
-    # The double crashes again in the same job: here it stands for a call that does so without readings too.
-    assert not found.complete
-    assert {one.reason for one in found.not_measured} >= {
-        "nvmlDeviceGetPowerUsage of GPU 1 ended the process with SIGSEGV"
-    }
-    assert any("no P-states" in note and "nvmlDeviceGetPowerUsage" in note for note in found.notes)
-
-
-def test_several_gpus_are_given_up_one_after_another() -> None:
-    @dataclass
-    class TwoFaults(Faulty):
-        def measure(
-            self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> CopyWindow:
-            for gpu in (1, 2):
-                if f"h2d host -> gpu:{gpu}" in describe(job):
-                    self.slot.begin("cuMemAlloc", str(gpu))
-                    crash()
-            return EngineDouble.measure(self, job, sizes, while_running)
-
-    found = run(TwoFaults(), 4)
-    assert [(one.destination, one.reason) for one in found.failures] == [
-        ("gpu:1", "CRASHED"),
-        ("gpu:2", "CRASHED"),
-    ]
-    assert ("p2p_staged", "gpu:3", "gpu:0") in kinds(found)
-
-
 def test_a_process_that_is_killed_leaves_what_was_measured() -> None:
     found = run(Faulty(fault=lambda: os.kill(os.getpid(), signal.SIGKILL), job="d2h gpu:1 -> host"))
     assert (found.complete, found.failures) == (False, ())
@@ -156,19 +125,6 @@ def test_a_process_that_is_killed_leaves_what_was_measured() -> None:
         reason.startswith("cuMemAlloc of GPU 1 ended the process with SIGKILL, as the kernel does")
         for reason in reasons
     )
-
-
-def test_a_start_that_hangs_leaves_no_gpu() -> None:
-    def opened(feed: Channel) -> Doors:
-        feed.cuda.begin("cuInit")
-        hang()
-        raise AssertionError
-
-    with pytest.raises(NoGpuMeasuredError, match="cuInit did not return within") as refused:
-        measure_watched(machine(2), SessionRequest(), doors=opened, limits=PATIENT, poll=TIME.look)
-    assert not refused.value.bandwidth.complete
-    assert refused.value.bandwidth.not_measured[0].what == "all copies of the GPUs"
-    assert "(sudo nvidia-smi -r -i 0,1)" in refused.value.hint
 
 
 def test_a_fault_of_ours_is_raised_here() -> None:

@@ -3,7 +3,6 @@
 With CUDA's double in the environment. Of each copy few windows are made.
 """
 
-import resource
 import sys
 from itertools import count
 
@@ -11,7 +10,6 @@ import msgspec
 
 from gputopo.probes import SessionRequest
 from gputopo.probes.session import Doors, HostMemoryRates
-from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.layouts import named
@@ -27,13 +25,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     request: SessionRequest
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out, and the largest resident size of the process."""
-
-    bandwidth: Bandwidth
-    peak_bytes: int
-
-
 def main() -> None:
     """Run the session that standard input describes.
 
@@ -47,8 +38,7 @@ def main() -> None:
     )
     with installed(FakeNvml(named(task.scenario))):
         found = measure(task.machine, task.request, doors=doors)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak), enc_hook=as_text))
+    sys.stdout.buffer.write(msgspec.json.encode(found, enc_hook=as_text))
 
 
 if __name__ == "__main__":

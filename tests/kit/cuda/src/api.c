@@ -212,7 +212,7 @@ CALL cuCtxEnablePeerAccess(struct context *peer, unsigned flags)
         code = TOO_MANY_PEERS;
     if (!code) {
         box.gpu[gpu].peer_open[other] = true;
-        pass(box.peer);
+        pass(PEER_S);
     }
     return leave(code);
 }
@@ -224,7 +224,7 @@ CALL cuCtxDisablePeerAccess(struct context *peer)
         code = PEER_NOT_ENABLED;
     if (!code) {
         box.gpu[gpu].peer_open[other] = false;
-        pass(box.peer);
+        pass(PEER_S);
     }
     return leave(code);
 }

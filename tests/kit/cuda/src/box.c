@@ -51,15 +51,9 @@ static int read_gpu(const char *line)
     gpu->refuse_above = (uint64_t)number(line, "refuse_above", 0);
     gpu->major = (int)number(line, "major", 7);
     gpu->minor = (int)number(line, "minor", 0);
-    gpu->wake_copies = (int)number(line, "wake_copies", 0);
-    gpu->wake_seconds = number(line, "wake_seconds", 0);
-    gpu->wake_memory = number(line, "wake_memory", 1);
-    gpu->wake_link = number(line, "wake_link", 1);
-    gpu->woke_at = -1;
     gpu->lost_code = (int)number(line, "lost_code", 0);
     gpu->lost_after = (int)number(line, "lost_after", 0);
     gpu->l2 = number(line, "l2", 0);
-    gpu->l2_times = number(line, "l2_times", 1);
     return 0;
 }
 
@@ -152,26 +146,14 @@ static int read_setting(const char *word, const char *rest)
         box.polls = atoi(rest);
     else if (!strcmp(word, "depth"))
         box.depth = atoi(rest);
-    else if (!strcmp(word, "launch_us"))
-        box.launch = atof(rest) * 1e-6;
-    else if (!strcmp(word, "poll_us"))
-        box.poll = atof(rest) * 1e-6;
     else if (!strcmp(word, "start_us"))
         box.start = atof(rest) * 1e-6;
-    else if (!strcmp(word, "peer_us"))
-        box.peer = atof(rest) * 1e-6;
     else if (!strcmp(word, "peer_limit"))
         box.peer_limit = atoi(rest);
-    else if (!strcmp(word, "cpuset"))
-        box.cpuset = atoi(rest);
     else if (!strcmp(word, "memory_on"))
         box.memory_on = atoi(rest);
     else if (!strcmp(word, "memory_operations"))
         box.memory_operations = !strncmp(rest, "refused", 7) ? REFUSED : !strncmp(rest, "ignored", 7) ? IGNORED : WORK;
-    else if (!strcmp(word, "no_policy"))
-        box.no_policy = true;
-    else if (!strcmp(word, "block_s"))
-        box.block = atof(rest);
     else if (!strcmp(word, "spare"))
         box.spare = strtoull(rest, NULL, 10);
     else if (!strcmp(word, "lacks"))
@@ -215,7 +197,7 @@ int read_box(void)
         return -1;
     }
     memset(box.node_of_cpu, -1, sizeof box.node_of_cpu);
-    box.cpuset = box.memory_on = -1;
+    box.memory_on = -1;
     static char line[8192];
     int bad = 0;
     while (!bad && fgets(line, sizeof line, in))

@@ -70,7 +70,7 @@ CALL cuStreamQuery(uintptr_t handle)
         if (stream->polls++ >= box.polls)
             settle(stream_there, stream);
         else
-            pass(box.poll);
+            pass(POLL_S);
     }
     return leave(stream_empty(stream) ? reported_error(stream) : NOT_READY);
 }
@@ -171,7 +171,7 @@ CALL cuEventQuery(struct event *event)
         if (event->polls++ >= box.polls)
             settle(event_there, event);
         else
-            pass(box.poll);
+            pass(POLL_S);
     }
     return leave(event_reached(event) ? event_told(event) : NOT_READY);
 }

@@ -17,6 +17,12 @@
 #define MAX_FAULTS 64
 #define MAX_CPUS 1024
 #define TILE 262144
+/* Virtual seconds of a call that submits work, of a poll, and of a change of peer access. */
+#define LAUNCH_S 5e-6
+#define POLL_S 1e-6
+#define PEER_S 2e-3
+#define BLOCK_S 5.0 /* seconds of real time until an endless wait is given up */
+#define L2_TIMES 4.0 /* how much faster the cache is than the memory */
 
 /* The result codes that the double returns without a fault (cuda.h, CUresult). */
 enum {
@@ -67,10 +73,8 @@ struct gpu {
     uint64_t memory, used;
     uint64_t refuse_above; /* 0: no allocation is refused for its size */
     int major, minor;
-    int wake_copies;
-    double wake_seconds, wake_memory, wake_link, woke_at;
     int lost_code, lost_after; /* lost_code 0: it is never lost */
-    double l2, l2_times; /* bytes of the cache, and how much faster it is than the memory */
+    double l2; /* bytes of the cache */
     uint64_t before;     /* bytes of the previous copy or kernel, which the cache still holds */
     /* what happened so far */
     int copies;
@@ -85,12 +89,9 @@ struct box {
     int depth; /* commands that a stream takes before the call that adds one waits; 0: any number */
     bool blocking; /* CUDA_LAUNCH_BLOCKING: a launch waits for the end of its kernel */
     uint64_t spare; /* faults of ways do not affect smaller copies */
-    double launch, poll, block; /* block: seconds of real time until an endless wait is given up */
     double start; /* for the first copy or kernel of a stream that was idle or waited */
-    double peer;  /* for a change of peer access */
     int peer_limit; /* devices that one device may reach; 0: any number */
-    int cpuset, memory_on; /* the only node whose CPUs, or memory, this process may use; -1: all */
-    bool no_policy; /* requests for a node, and queries of a page's node, are refused */
+    int memory_on; /* the only node whose memory this process may use; -1: all */
     enum memory_operations { WORK, REFUSED, IGNORED } memory_operations; /* of streams: cuStreamWaitValue32 */
     struct gpu gpu[MAX_GPUS];
     bool can_peer[MAX_GPUS][MAX_GPUS];

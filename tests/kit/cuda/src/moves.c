@@ -18,17 +18,6 @@ int gpu_fails(int gpu)
     return card->lost_code && card->copies >= card->lost_after ? card->lost_code : OK;
 }
 
-/* Whether the copy's GPU is in its wake-up phase, and the share of its rate during this phase. */
-static double waking(int gpu, bool link)
-{
-    struct gpu *card = &box.gpu[gpu];
-    if (card->woke_at < 0)
-        card->woke_at = now;
-    if (card->copies <= card->wake_copies || now - card->woke_at < card->wake_seconds)
-        return link ? card->wake_link : card->wake_memory;
-    return 1;
-}
-
 static bool between_gpus(enum kind kind)
 {
     return kind == P2P || kind == PULL || kind == STAGED || kind == READ || kind == WRITE;
@@ -36,10 +25,7 @@ static bool between_gpus(enum kind kind)
 
 void set_limit(struct op *op)
 {
-    double part = waking(op->a, op->kind != LOCAL && op->kind != MEMORY);
-    if (between_gpus(op->kind))
-        part = fmin(part, waking(op->b, true));
-    op->flow.limit = op->flow.path->alone * part;
+    op->flow.limit = op->flow.path->alone;
 }
 
 /* The factor for a local copy's time: less than 1 if the cache holds all or part of it (up to 4 times its size). */
@@ -48,7 +34,7 @@ static double through_cache(const struct gpu *gpu, const struct op *op)
     double bytes = (double)(op->bytes > gpu->before ? op->bytes : gpu->before);
     double held = (4 * gpu->l2 - bytes) / (3 * gpu->l2 + 1);
     held = held < 0 ? 0 : held > 1 ? 1 : held;
-    return 1 - held * (1 - 1 / gpu->l2_times);
+    return 1 - held * (1 - 1 / L2_TIMES);
 }
 
 /* Sets the path. Returns the code of a fault that the call itself reports. */

@@ -177,15 +177,6 @@ void pass(double seconds)
         ;
 }
 
-/* For programs that use the double's clock, or let some of its time pass. */
-__attribute__((visibility("default"))) double double_now(void)
-{
-    pthread_mutex_lock(&lock);
-    double seconds = now;
-    pthread_mutex_unlock(&lock);
-    return seconds;
-}
-
 static bool has_room(const void *stream)
 {
     return ((const struct stream *)stream)->length < box.depth;
@@ -208,7 +199,7 @@ void issue(struct stream *stream, struct op *op)
     }
     stream->last = op;
     stream->polls = 0;
-    pass(box.launch);
+    pass(LAUNCH_S);
 }
 
 bool stream_empty(const struct stream *stream)
@@ -295,7 +286,7 @@ static int wait_until(bool (*there)(const void *), const void *what)
         }
         if (since == 0)
             since = real_seconds();
-        if (real_seconds() - since > box.block) {
+        if (real_seconds() - since > BLOCK_S) {
             fprintf(stderr, "libcuda double: a call waits for work that never ends (behind a hold?)\n");
             return LAUNCH_TIMEOUT;
         }
