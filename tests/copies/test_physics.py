@@ -1,36 +1,30 @@
 """What physics forbids, on numbers made by hand: nothing sound is invalid, nothing impossible is used."""
 
 import pathlib
-import random
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Any, get_args
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import captures
-from gputopo.copies import checked, memory_limit, ramp_ups, with_expectations
+from gputopo.copies import checked
 from gputopo.reference import known_gpus, over_nvlink
 from gputopo.values.bandwidth import (
     Bandwidth,
-    CopyLatency,
     CopyRate,
     CopyRateKind,
     Expectation,
     Path,
-    Sample,
     Samples,
 )
 from gputopo.values.ends import End
-from gputopo.values.machine import Gpu, Machine, Pcie
-from gputopo.values.rates import host_copies, judged, pair_copies
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.rates import host_copies, judged
 from tests.invented_bandwidths import bandwidth_of, machine_with
 from tests.kit.golden import assert_golden
 
-NAMES = [None, "A GPU of tomorrow", *(row.name for row in known_gpus())]
 MIB = 2**20
 SMALL = 32_000_000  # bytes
 
@@ -161,52 +155,6 @@ def test_impossible_numbers_are_marked_as_they_were() -> None:
     assert_golden(pathlib.Path(__file__).with_name("golden") / "impossible.txt", "\n".join([*lines, ""]))
 
 
-def test_a_cache_rate_makes_no_sound_number_a_clock_ramp_up() -> None:
-    ada = box(*["NVIDIA RTX 6000 Ada Generation"] * 2)
-    found = checked(
-        Bandwidth(
-            source="p2pBandwidthLatencyTest + bandwidthTest",
-            samples=Samples(
-                (
-                    local(804.0),
-                    local(833.0, gpu=1),
-                    local(4367.0, size=32_000_000),
-                    local(4370.0, gpu=1, size=32_000_000),
-                )
-            ),
-        ),
-        ada,
-    )
-    assert ramp_ups(found, ada) == ()
-    # Some hits, and still below the memory's rate: no rate at full clocks either.
-    half = msgspec.structs.replace(
-        found, samples=(local(804.0), local(833.0, gpu=1), local(958.0, size=32_000_000))
-    )
-    assert ramp_ups(half, ada) == ()
-    assert [one.low_gb_per_s for one in ramp_ups(checked(msgspec.structs.replace(
-        half, samples=(local(310.0), *found.samples[2:])), ada), ada)] == [(310.0,)]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "gb_per_s", "link"),
-    [
-        ("NVIDIA GH200 480GB", 352.0, "NVLink-C2C"),
-        ("Tesla V100-SXM2-16GB", 68.0, "NVLink to the CPU"),
-        (None, 359.0, "NVLink or NVLink-C2C"),
-    ],
-)
-def test_what_goes_over_no_pcie_link_has_no_pcie_expectation(
-    name: str | None, gb_per_s: float, link: str
-) -> None:
-    machine = Machine(source="test", gpus=(Gpu(index=0, name=name, pcie=Pcie(gen_max=5, width_now=16)),))
-    bandwidth = Bandwidth(
-        source="test", samples=Samples((host(gb_per_s), host(2 * gb_per_s, "bidirectional")))
-    )
-    for one in with_expectations(bandwidth, machine).copies:
-        assert one.expectation.gb_per_s is None
-        assert link in (one.expectation.source or "")
-
-
 def test_pairs_that_no_pcie_link_can_carry_are_on_nvlink() -> None:
     v100 = box(*["Tesla V100-SXM2-16GB"] * 3)
     assert over_nvlink([copy(1, 0, 24.1), copy(0, 2, 12.0), both(1, 2, 48.0)], v100) == {(0, 1), (1, 2)}
@@ -232,44 +180,6 @@ def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() ->
 
 
 # All numbers
-
-
-PLACES = tuple(map(End, ("host", "gpu:0", "gpu:1", "gpus", "node:0")))
-OF_BOTH: dict[str, Any] = {
-    "source": st.sampled_from(PLACES),
-    "destination": st.sampled_from(PLACES),
-    "bytes": st.sampled_from((None, 4096, 32_000_000)),
-    "method": st.sampled_from((None, "driver", "copy_engine", "kernel_read")),
-    "path": st.sampled_from((None, "direct", "staged")),
-    "group": st.sampled_from((None, "all")),
-    "run": st.sampled_from((None, "1", "2")),
-}
-COPIES = st.builds(
-    CopyRate,
-    kind=st.sampled_from(get_args(CopyRateKind)),
-    median_gb_per_s=st.one_of(st.none(), st.floats(0.01, 20_000.0)),
-    invalid=st.sampled_from((None, "cache", "above_link", "inconsistent")),
-    **OF_BOTH,
-)
-LATENCIES = st.builds(CopyLatency, median_us=st.floats(0.1, 100.0), **OF_BOTH)
-SAMPLES = st.one_of(COPIES, LATENCIES)
-
-
-@given(st.lists(SAMPLES, max_size=12), st.sampled_from(NAMES), st.randoms(use_true_random=False))
-def test_whatever_is_read_no_valid_number_is_impossible_and_its_order_does_not_matter(
-    samples: list[Sample], name: str | None, mixed: random.Random
-) -> None:
-    machine = box(name, name)
-    found = checked(Bandwidth(source="test", samples=Samples(samples)), machine)
-    assert checked(found, machine) == found
-    limit = memory_limit(machine.gpus[0]).gb_per_s
-    for one in found.copies:
-        if one.kind == "d2d_local" and "gpu:" in one.source and one.median_gb_per_s:
-            assert (one.invalid == "cache") == (one.median_gb_per_s > limit)
-    shuffled = [*samples]
-    mixed.shuffle(shuffled)
-    again = checked(Bandwidth(source="test", samples=Samples(shuffled)), machine)
-    assert sorted(map(repr, again.samples)) == sorted(map(repr, found.samples))
 
 
 RATES = st.floats(0.97, 1.0)
@@ -308,10 +218,3 @@ def test_sound_machines_have_no_invalid_number() -> None:
         assert machine.bandwidth is not None
         assert {one.invalid for one in machine.bandwidth.samples} == {None}, name
         assert checked(machine.bandwidth, machine) == machine.bandwidth
-
-
-def test_what_is_not_valid_is_of_no_accessor() -> None:
-    machine = box("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")
-    found = check(machine, host(176.0), copy(0, 1, 900.0), host(27.0))
-    assert [one.median_gb_per_s for one in host_copies(found, "h2d", machine).values()] == [27.0]
-    assert pair_copies(found, "p2p_direct") == {}

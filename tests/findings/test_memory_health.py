@@ -25,11 +25,6 @@ VERDICT_OF = {
 }
 # Causes with their usual consequences: the id of the one finding, and the verdict.
 TOGETHER: dict[str, tuple[Change, str, str]] = {
-    "an error whose row waits for a reset": (
-        gpu(1, ecc={"uncorrected_volatile": 1}, remapped_rows={"pending": True, "uncorrectable": 1}),
-        "ecc.uncorrected",
-        "reset",
-    ),
     "the driver requests the reset that remaps": (
         gpu(1, recovery_action="reset", remapped_rows={"pending": True}),
         "gpu.reset_required",
@@ -39,11 +34,6 @@ TOGETHER: dict[str, tuple[Change, str, str]] = {
         gpu(1, ecc={"uncorrected_volatile": 5}, remapped_rows={"failure": True}),
         "memory.remap_failed",
         "replace",
-    ),
-    "errors that were repaired": (
-        gpu(1, ecc={"uncorrected_aggregate": 2}, remapped_rows={"uncorrectable": 2}),
-        "ecc.uncorrected_before",
-        "watch",
     ),
 }
 

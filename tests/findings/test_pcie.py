@@ -1,5 +1,4 @@
 import pytest
-from msgspec.structs import replace
 
 from gputopo.values.machine import Machine
 from tests.findings.boxes import PORT, UP, all_of, down, every_gpu, find, gpu, node, sound
@@ -52,7 +51,7 @@ def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_reported_mildly()
     assert "contacts" in (few.remedy or "")
 
 
-@pytest.mark.parametrize("name", ["NVIDIA A10G", "NVIDIA L4", "NVIDIA L40S", "Tesla T4"])
+@pytest.mark.parametrize("name", ["NVIDIA A10G", "Tesla T4"])
 def test_eight_lanes_are_usual_for_models_of_clouds(name: str) -> None:
     found = find(every_gpu(name=name, pcie={"width_now": 8})(sound(1)))
     (width,) = [one for one in found if one.id == "pcie.width_degraded"]
@@ -70,11 +69,6 @@ def test_the_generation_of_an_idle_link_is_unknown(idle: dict[str, object]) -> N
     assert reported(machine) == []
 
 
-def test_a_slow_link_under_load_is_a_fault() -> None:
-    machine = gpu(1, pstate="P2", pcie={"gen_now": 2})(sound())
-    assert reported(machine) == [("pcie.generation_degraded", "gpu:1", "warning")]
-
-
 def test_a_host_generation_below_what_runs_is_not_believed() -> None:
     # A GB300 reports 4 for the host while the link runs at 6.
     pcie = {"gen_now": 6, "gen_max": 6, "gen_max_device": 6, "gen_max_host": 4}
@@ -89,19 +83,6 @@ def test_a_narrow_slot_is_named_as_such_and_not_as_a_fault_of_the_card(lanes: in
     (found,) = find(machine)
     assert found.evidence["card_width"] == 16
     assert found.evidence["copy_gb_per_s_at_this_width"] == pytest.approx(0.77 * lanes, rel=0.02)
-
-
-def test_without_the_pci_tree_the_table_shows_the_lanes_of_the_card() -> None:
-    machine = replace(gpu(1, pcie={"width_now": 1, "width_max": 1})(sound()), pci=())
-    assert reported(machine) == [("pcie.slot_narrow", "gpu:1", "warning")]
-
-
-def test_a_slow_bridge_above_a_good_slot_is_named() -> None:
-    machine = all_of(node(UP, max_speed_gt_per_s=2.5), gpu(0, pcie={"limiting_hop": UP}))(sound(1))
-    (found,) = find(machine)
-    assert found.id == "pcie.slow_bridge"
-    assert UP in found.says
-    assert "2.5 GT/s" in found.says
 
 
 CARD, MODULE = "Tesla V100-PCIE-16GB", "Tesla V100-SXM2-16GB"
@@ -150,13 +131,6 @@ def test_where_the_slot_is_not_reported_the_link_is_compared_with_the_card(lanes
     assert reported(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
     (finding,) = find(machine)
     assert "slot width not reported" in finding.says
-
-
-def test_lanes_that_a_model_has_in_sound_servers_are_usual_there_too() -> None:
-    machine = every_gpu(pcie={"width_max": None, "width_now": 8})(sound(2, "Tesla T4"))
-    assert "pcie.slot_narrow" not in [id for id, _, _ in reported(machine)]
-    mixed = gpu(1, pcie={"width_now": 16})(machine)
-    assert ("pcie.slot_narrow", "gpu:0", "info") in reported(mixed)
 
 
 def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:

@@ -32,19 +32,6 @@ def test_pairs_that_can_never_be_peers_are_no_finding() -> None:
     assert find(all_of(*across, *far)(sound())) == ()
 
 
-def test_one_pair_is_the_subject() -> None:
-    (found,) = find(pair(1, 2, **(OFF | {"hop": Hop.PHB}))(sound()))
-    assert found.subject.text == "link:1-2"
-
-
-def test_two_causes_are_two_findings() -> None:
-    machine = all_of(pair(0, 1, hop=Hop.PHB, **OFF), pair(2, 3, p2p_read="DISABLED_BY_REGKEY"))(sound())
-    assert [(finding.evidence["cause"], finding.severity) for finding in find(machine)] == [
-        ("registry_key", "warning"),
-        ("chipset", "info"),
-    ]
-
-
 def test_pairs_with_a_lost_gpu_are_not_reported() -> None:
     machine = all_of(pair(0, 1, **OFF), gpu(1, lost=True))(sound())
     assert [finding.id for finding in find(machine)] == ["gpu.lost"]
@@ -93,8 +80,3 @@ def test_acs_between_a_gpu_and_a_card_of_its_switch_is_named() -> None:
     assert (found.id, found.severity, found.evidence["bridges"]) == ("p2p.acs_on", "info", [down(9)])
     alone = replace(port, parent=None)  # a root port of its own
     assert find(replace(machine, pci=(*machine.pci, alone, replace(card, parent=down(9))))) == ()
-
-
-def test_acs_that_nobody_places_is_reported_as_that() -> None:
-    (found,) = find(replace(host(acs="on")(sound()), pci=()))
-    assert "ACS is on (where is not reported): P2P traffic is redirected" in found.says

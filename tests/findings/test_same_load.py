@@ -29,9 +29,7 @@ def test_low_power_counts_where_the_peers_draw_the_same(watts: float, other: flo
     "other",
     [
         {"utilization_percent": {"gpu": 80}},
-        {"utilization_percent": {"gpu": None}},
         {"pstate": "P5"},
-        {"pstate": None},
         {"name": "Tesla V100-PCIE-16GB"},
     ],
 )

@@ -64,9 +64,7 @@ def test_the_driver_of_a_hopper_must_know_the_ptx_of_the_wheel(version: str, cud
     assert found.compiles == (level == "fine")
 
 
-@pytest.mark.parametrize(
-    "model", ["Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 3090", "NVIDIA L40S", "Tesla T4"]
-)
+@pytest.mark.parametrize("model", ["Tesla T4"])
 def test_compiled_kernels_need_only_a_driver_for_the_same_major_version(model: str) -> None:
     install = installed("2.19.1")
     assert support(model, install, "12.0").level == "fine"

@@ -91,7 +91,7 @@ def test_an_unknown_rate_is_named_with_what_measures_it(interface: str | None) -
     assert "gputopo bandwidth --network --save" in why
 
 
-@pytest.mark.parametrize("gbit", [1.0, 10.0, 25.0, 400.0])
+@pytest.mark.parametrize("gbit", [10.0, 400.0])
 def test_copies_of_tensorflow_reach_a_share_of_a_card_and_at_most_1_gb_per_s(gbit: float) -> None:
     fast, slow = HostNetwork("n1", BARE, "eth0", 1000.0), HostNetwork("n2", BARE, "eth0", gbit)
     rate = grpc(fast, slow)

@@ -20,7 +20,6 @@ from gputopo.values.run.all_reduce import NAMES
 
 REDUCTIONS = tuple(name for name in NAMES if Placement("replicated", None, name).traffic is not None)
 RATES = st.floats(0.5, 200.0)
-SHARES = st.floats(0.5, 1.0)  # both directions of their sum
 
 
 def programs() -> st.SearchStrategy[ProgramConstants]:

@@ -25,14 +25,10 @@ from tests.prediction.invented import machines, models, placings, programs
     ("resource", "on_host", "words"),
     [
         (("up", 3), True, "GPU 3 to the host"),
-        (("down", 3), True, "the host to GPU 3"),
         (("up", 3), False, "link of GPU 3, sending"),
-        (("down", 3), False, "link of GPU 3, receiving"),
         (("uplink up", 0), False, "uplink of GPUs 0-3"),
         (("nvlink", 0, 1), False, "NVLink 0 to 1"),
-        (("pair", 0, 5), False, "path from GPU 0 to 5"),
         (("nvlink out", 1), False, "NVLinks of GPU 1, sending"),
-        (("host",), True, "gradients added on the CPU"),
     ],
 )
 def test_resources_are_in_words(resource: Resource, on_host: bool, words: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gputopo.captures import read_bundled
 from gputopo.runs import BoxHistory, known_before, with_alone
-from gputopo.values.machine import Machine, MemoryMib, Nic, NicPort
+from gputopo.values.machine import Machine, Nic, NicPort
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.program import job_of
@@ -64,12 +64,10 @@ def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
     "other",
     [
         run(MACHINE, "alexnet"),
-        run(MACHINE, "vgg16", gpus=(0, 2)),
         run(MACHINE, "vgg16", status="failed"),
-        run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "batch_size": 32}),
         run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "drills": [{"kind": "x"}]}),
     ],
-    ids=["another model", "other GPUs", "failed", "another batch", "a drill"],
+    ids=["another model", "failed", "a drill"],
 )
 def test_a_run_of_another_job_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
     expected = there(known(other).expected)
@@ -105,18 +103,6 @@ def test_gpus_below_one_switch_share_its_link_and_memory_is_known() -> None:
     assert found.sharing == {0: (1,), 1: (0,)}
     assert set(found.memory_mib) <= {str(gpu.index) for gpu in MACHINE.gpus}
     assert found.speeds == {}  # all of one model
-
-
-def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
-    plain = read_bundled("7gforce")
-    full = msgspec.structs.replace(MACHINE, gpus=tuple(
-        msgspec.structs.replace(gpu, memory_mib=MemoryMib(total=8192 + gpu.index)) for gpu in MACHINE.gpus[:2]
-    ))  # fmt: skip
-    devices = on_hosts(gpu_devices(1), gpu_devices(2))
-    found = known_on(devices, [None, full])
-    assert found.memory_mib == {"1:0": 8192, "1:1": 8193}
-    assert found.sharing == {1: (2,), 2: (1,)}
-    assert known_on(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
 
 
 def known_on(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
@@ -157,11 +143,9 @@ def test_runs_over_the_same_devices_of_the_same_hosts_count_before_the_plan() ->
     "other",
     [
         run_on_hosts(address="10.0.0.3:40001"),
-        run_on_hosts(gpu=1),
         run_on_hosts(batch_size=32),
-        run(MACHINE, "vgg16"),
     ],
-    ids=["another network", "another GPU", "another batch", "one host"],
+    ids=["another network", "another batch"],
 )
 def test_a_run_over_other_devices_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
     expected = there(of_hosts(other).expected)

@@ -82,7 +82,6 @@ def slow(cause: str | None = None, word: str = "slow") -> Judgement:
     ("looks", "causes"),
     [
         ("p", []),
-        ("pp", ["p"]),
         ("pc", ["c"]),  # it is slow in both looks
         ("ppcp", ["p"]),  # another cause is reported from the second look on
         ("ppcc", ["p", "c"]),

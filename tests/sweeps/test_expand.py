@@ -82,16 +82,6 @@ def test_a_word_stands_for_what_the_machine_has(name: str, word: str, found: lis
     assert [cell.options[name] for cell in of({name: (word,)}, FOUR).cells] == found
 
 
-def test_counts_of_six_gpus_end_with_all() -> None:
-    six = CellBox(backend="gpu", gpus=tuple(range(6)))
-    assert [cell.options["num_gpus"] for cell in of({"num_gpus": ("doubling",)}, six).cells] == [
-        "1",
-        "2",
-        "4",
-        "6",
-    ]
-
-
 def test_what_a_machine_cannot_show_is_left_out_with_the_reason() -> None:
     (pairs,) = of({"gpus": ("pairs",)}, CPU, repeats=3).cells
     assert (pairs.state, pairs.reason) == (
@@ -151,9 +141,3 @@ def test_cells_that_must_be_asked_for_are_left_out_otherwise() -> None:
 def test_a_matrix_without_bounds_is_refused() -> None:
     with pytest.raises(UsageError, match="1000000 cells"):
         of({name: tuple(range(100)) for name in ("a", "b", "c")})
-
-
-def test_differences_count_what_is_new_and_gone() -> None:
-    before, now = of({"batch_size": (1, 2)}), of({"batch_size": (1, 3, 4)})
-    assert now.differences(before.cells) == (2, 1)
-    assert before.differences(before.cells) == (0, 0)

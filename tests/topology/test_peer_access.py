@@ -1,7 +1,5 @@
 from typing import Any
 
-from msgspec.structs import replace
-
 from gputopo.topology import acs_bridges, why_p2p_off, with_p2p_reasons
 from gputopo.values.machine import Hop, Machine
 from tests import there
@@ -90,30 +88,6 @@ def test_a_policy_is_no_cause_where_equal_cards_are_peers() -> None:
     across = all_of(GEFORCE, pair(0, 1, hop=Hop.SYS, **CHIPSET))
     assert cause(across(sound(2))) == "geforce_policy"
     assert cause(across(sound(4))) == "across_sockets"
-
-
-def test_a_pair_with_nvlinks_is_not_off_for_the_policy_of_pcie() -> None:
-    assert cause(all_of(GEFORCE, pair(0, 1, nvlinks=4, **OFF))(sound(2))) == "unknown"
-
-
-def test_no_fix_exists_is_an_answer() -> None:
-    for change in (CAUSES[1][1], CAUSES[2][1], CAUSES[4][1]):
-        machine = change(sound(2))
-        off = there(why_p2p_off(machine, machine.links[0]))
-        assert off.fix is None
-
-
-def test_in_a_virtual_machine_the_chipset_is_an_invented_one() -> None:
-    machine = CAUSES[8][1](sound(2))
-    off = there(why_p2p_off(machine, machine.links[0]))
-    assert "virtual machine" in off.says
-
-
-def test_acs_of_a_host_counts_where_no_bridge_reports_its_own() -> None:
-    off = all_of(host(acs="on"), pair(0, 1, **OFF))(sound(2))
-    assert cause(off) != "acs"  # the bridges report that it is off
-    silent = tuple(replace(one, acs=None) for one in off.pci)
-    assert cause(replace(off, pci=silent)) == "acs"
 
 
 def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:

@@ -68,25 +68,6 @@ def test_copies_at_once_show_the_direction_themselves() -> None:
     assert "input from the host is not limited" in (one.remedy or "")
 
 
-def test_a_group_of_an_older_result_has_the_direction_of_its_numbers() -> None:
-    group = UplinkGroup(gpus=(0, 1), from_kind="d2h", alone_gb_per_s=24.0, together_gb_per_s=12.0)
-    (one,) = found(added(uplink_groups=(group,))(measured()), "pcie.shared_uplink")
-    assert "to the host" in one.says
-
-
-def noisy(machine: Machine, kind: str, low: float, high: float) -> Machine:
-    def wide(one: CopyRate) -> CopyRate:
-        return replace(one, repeats_gb_per_s=(low, one.value or 0.0, high))
-
-    return with_copies(machine, (wide(one) if one.kind == kind else one for one in copies(machine)))
-
-
-def test_a_far_node_that_was_once_as_fast_as_the_near_one_is_not_called_slow() -> None:
-    machine = memory(60.0, 30.0)(measured())
-    assert found(machine, "numa.far_slow")
-    assert not found(noisy(machine, "host_memory", 25.0, 62.0), "numa.far_slow")
-
-
 def lying(wanted: int | None, lies: int) -> Machine:
     machine = measured(2)
     machine = replace(machine, gpus=tuple(replace(gpu, numa_node=1) for gpu in machine.gpus))

@@ -94,7 +94,6 @@ def ids(found: Causes) -> list[str]:
         (0, "core-clock"),
         # Of several reasons heat counts first, the power limit last.
         (THERMAL | POWER_BRAKE | POWER_CAP, "thermal"),
-        (POWER_BRAKE | POWER_CAP, "hardware-slowdown"),
     ],
 )
 def test_a_clock_that_fell_is_the_cause_by_the_reason_that_throttled_it(mask: int, cause: str) -> None:
@@ -115,7 +114,7 @@ def test_a_clock_whose_loss_costs_half_is_fitted_and_not_taken_one_to_one() -> N
 
 
 # Of the share of a device among the devices, or of one core where there are more cores.
-@pytest.mark.parametrize(("devices", "cores", "percent"), [(2, 2, 24), (3, 2, 36), (2, 3, 36)])
+@pytest.mark.parametrize(("devices", "cores", "percent"), [(2, 2, 24), (2, 3, 36)])
 def test_cores_that_other_programs_took_are_a_cause_for_a_cpu_device(
     devices: int, cores: int, percent: int
 ) -> None:
