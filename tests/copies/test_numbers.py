@@ -15,9 +15,3 @@ def h2d(gb_per_s: float, **more: Any) -> CopyRate:
 def test_the_fastest_pinned_copy_with_near_memory_stands_for_a_link() -> None:
     samples = [h2d(11.0), h2d(12.0), h2d(30.0, pinned=False), h2d(20.0, numa_node=1), h2d(9.0, numa_node=0)]
     assert host_copies(samples, "h2d", sound())[0].rate == 12.0
-
-
-def test_the_node_in_a_place_counts_as_the_memorys_node() -> None:
-    far = sample("h2d", "node:1", "gpu:0", 20.0, pinned=True)
-    assert host_copies([far], "h2d", sound()) == {}
-    assert far.host_gpu == 0

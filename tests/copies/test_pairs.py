@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies import slow_ends
-from gputopo.values.bandwidth import Bandwidth, CopyRate, Pair, Path, Run, Sample, Samples, gb
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Pair, Path, Run, Sample, Samples
 from gputopo.values.ends import End
 from gputopo.values.rates import PairSpeed, pair_speeds
 from tests.invented_bandwidths import pair
@@ -30,21 +30,6 @@ def test_the_faster_path_of_the_worse_direction_counts() -> None:
 def test_a_pair_known_in_one_direction_only_counts_as_not_measured() -> None:
     found = speeds(pair(0, 1, 11.0), pair(1, 2, 11.0), pair(2, 1, 11.0))
     assert set(found) == {(1, 2)}
-
-
-def test_copies_in_a_group_by_kernels_of_few_bytes_or_without_a_number_do_not_stand_for_a_pair() -> None:
-    replace = msgspec.structs.replace
-    engine = replace(pair(0, 1, 10.0), bytes=2**25)
-    others = [
-        replace(engine, median_gb_per_s=99.0, method="kernel_read"),
-        replace(engine, median_gb_per_s=99.0, group="all"),
-        replace(engine, median_gb_per_s=99.0, bytes=2**14),
-        replace(engine, median_gb_per_s=None),
-        replace(engine, median_gb_per_s=float("nan")),
-    ]
-    back = pair(1, 0, 10.0)
-    assert speeds(engine, *others, back)[0, 1].gb_per_s == 10.0
-    assert speeds(*others[::-1], engine, back)[0, 1].gb_per_s == 10.0
 
 
 def both(a: int, b: int, speed: float, path: Path | None = "direct") -> Sample:
@@ -76,11 +61,6 @@ def test_a_number_that_is_not_valid_is_no_speed_and_several_runs_stand_with_thei
     assert speeds(several, pair(1, 0, 26.0))[0, 1].says == (
         "measured 25.0 GB/s (24.6 to 72.7 in 3 runs), direct"
     )
-
-
-@pytest.mark.parametrize(("value", "words"), [(9.996, "10.0"), (194.6, "195")])
-def test_speeds_are_written_with_three_figures(value: float, words: str) -> None:
-    assert gb(value) == words
 
 
 def every(count: int) -> set[Pair]:

@@ -167,7 +167,6 @@ PAIR_12: Uplinks = {frozenset((0, 1)): 12.0}
 PAIRS_AND_ALL = [*pairs(4), *whole(4)]
 NARROW = {0: X16, 1: X16, 2: X16, 3: 6.4}
 NARROW_BACK = dict.fromkeys(range(3), X16 * 1.06) | {3: 6.4 * 1.06}
-UNEVEN = [copy_of("h2d", gpu, rate, "all") for gpu, rate in enumerate((4.4, 2.5, 2.5, 2.6))]
 FORTY = [[0.765] * 5 for _ in range(5)]
 
 CASES: dict[str, tuple[Machine, Sequence[CopyRate]]] = {
@@ -178,13 +177,6 @@ CASES: dict[str, tuple[Machine, Sequence[CopyRate]]] = {
         [
             *session(4, LINK_12, PAIRS_AND_ALL, NARROW, 0.01),
             *session(4, {frozenset(range(4)): 12.3 * 1.06}, PAIRS_AND_ALL, NARROW_BACK, 0.01, 2, "d2h"),
-        ],
-    ),
-    "a narrow card below a bridge, all but one": (
-        sound(4),
-        [
-            *session(4, WIDE, [*whole(4), *left_out(4)], NARROW, 0.01),
-            *session(4, WIDE, [*whole(4), *left_out(4)], NARROW_BACK, 0.01, 2, "d2h"),
         ],
     ),
     "a narrow card among wide ones": (
@@ -233,7 +225,6 @@ CASES: dict[str, tuple[Machine, Sequence[CopyRate]]] = {
             *session(3, CHIPSET, [*pairs(3), *whole(3)], kind="d2h"),
         ],
     ),
-    "an uneven division": (bare(4), [*session(4, WHOLE_12, pairs(4)), *UNEVEN]),
     # Copies alone, small or mixed in direction show no group.
     "alone": (bare(8), session(4, NESTED, [])),
     "small copies": (bare(8), [replace(one, bytes=4096) for one in session(4, NESTED, pairs(4))]),
@@ -244,11 +235,9 @@ CASES: dict[str, tuple[Machine, Sequence[CopyRate]]] = {
     # All four cards of this box are attached to one switch.
     "a group of the tree": (sound(4), session(4, WHOLE_12, PAIRS_AND_ALL)),
     "a group that the tree does not show": (sound(4), session(4, PAIR_12, PAIRS_AND_ALL)),
-    "a group whose other cards were not measured": (sound(4), session(2, PAIR_12, pairs(2))),
     "the halves of a board, by matrices": (bare(4), matrices(AZ_ONE_WAY, AZ_BOTH)),
     # 7gforce: 1.32 over 0.765 for all pairs; and a box where no pair gains: nothing to compare with.
     "pairs that all gain": (bare(5), matrices(FORTY, [[1.73 * 0.765] * 5 for _ in range(5)])),
-    "pairs that do not gain": (bare(5), matrices(FORTY, FORTY)),
 }  # fmt: skip
 
 

@@ -57,13 +57,6 @@ def test_of_an_unknown_card_only_a_large_gap_is_reported() -> None:
     assert ids(low) == ["clocks.core_below_maximum", "card.no_expectation"]
 
 
-@pytest.mark.parametrize("mask", [0x4, 0x20, 0x80])
-def test_a_low_clock_with_a_reason_is_reported_by_the_reason_alone(mask: int) -> None:
-    found = ids(gpu(1, clocks_mhz={"sm": {"now": 600}}, throttle={"mask": mask})(sound()))
-    assert len(found) == 1
-    assert found[0].startswith("throttle.")
-
-
 @pytest.mark.parametrize(
     "quiet",
     [
@@ -102,10 +95,3 @@ def test_of_two_cards_neither_is_at_fault() -> None:
 def test_cards_of_other_models_are_no_peers() -> None:
     machine = gpu(1, name="Tesla V100-PCIE-16GB", clocks_mhz={"sm": {"max": 1380}}, nvlinks=())(sound(2))
     assert ids(machine) == ["machine.mixed_models"]
-
-
-def test_graphics_clocks_are_used_where_no_sm_clock_is_reported() -> None:
-    graphics_only = every_gpu(clocks_mhz={"sm": {"now": None, "max": None, "application": None}})
-    assert find(graphics_only(sound())) == ()
-    low = all_of(graphics_only, gpu(1, clocks_mhz={"graphics": {"now": 700}}))
-    assert only(low(sound())).id == "clocks.core_below_maximum"

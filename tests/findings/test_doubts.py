@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from gputopo.findings import doubtful_topology, find
 from gputopo.values.finding import Finding
-from gputopo.values.machine import Hop, Host, Machine
+from gputopo.values.machine import Hop, Machine
 from tests.topology.test_doubts import matrix
 
 
@@ -51,8 +51,3 @@ def test_a_gpu_without_cpus_beside_others_with_some_is_far_from_the_jobs_cpus() 
     (finding,) = cut_affinities(with_affinities("0-31", None))
     assert finding.evidence == {"cpu_affinity": {"1": None}}
     assert cut_affinities(with_affinities(None, None)) == []
-
-
-def test_a_small_machine_may_have_so_few_cpus() -> None:
-    machine = replace(with_affinities("0", "2"), host=Host(logical_cpus=4))
-    assert cut_affinities(machine) == []

@@ -57,15 +57,6 @@ def test_two_faults_of_different_cards_give_both_findings() -> None:
             assert found == expected | also, (first, second)
 
 
-def test_a_fault_of_one_gpu_names_it_and_a_fault_of_all_is_reported_once() -> None:
-    (one,) = find(FAULTS["persistence"][0](sound()))
-    assert one.subject.text == "gpu:1"
-    assert "GPU 1" in one.says
-    (all_,) = find(every_gpu(persistence_mode=False)(sound()))
-    assert all_.subject.text == "gpus:0-3"
-    assert set(all_.evidence["gpus"]) == {"0", "1", "2", "3"}
-
-
 def test_many_cards_in_few_words_are_reported_in_groups() -> None:
     machine = sound()
     for index, lanes in enumerate((8, 8, 4, 8)):

@@ -52,17 +52,6 @@ def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverS
         assert broken.remedy
 
 
-def test_a_capture_that_names_another_driver_for_every_gpu_is_a_warning() -> None:
-    nodes = tuple(
-        PciNode(address=f"0000:0{n}:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci") for n in (5, 6)
-    )
-    machine = msgspec.structs.replace(machine_of(SEVEN), pci=nodes)
-    found = only(machine)
-    assert (found.id, found.severity) == ("driver.other_driver", "warning")
-    assert "vfio-pci" in found.says
-    assert driver_broken(machine) is None
-
-
 @pytest.mark.parametrize("other", ["nvidia", None])
 @pytest.mark.parametrize(
     ("holder", "severity", "remedy"),

@@ -14,12 +14,11 @@ from gputopo.findings import inspect_fleet
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.finding import Fleet, HostFinding
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import Machine
 from tests.findings import boxes
 from tests.invented_machines import machines
 from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
-from tests.planner.joint_machines import box
 
 GPU = 2
 ON_FOUR = ["acs_on", "aer_errors", "exclusive_mode", "lost", "power_cap_low", "ecc_uncorrected", "x1_riser"]
@@ -215,18 +214,6 @@ def test_half_of_the_gpus_are_missing_on_a_host_that_is_alone_with_that() -> Non
     assert len(inspect_fleet({"a": machine, "b": half}).kinds) == 2
 
 
-def test_another_cpu_is_an_odd_host_alone_and_a_kind_together() -> None:
-    machine = machine_of("four")
-    other = replace(machine, host=replace(machine.host, cpu_model="AMD EPYC 7763"))
-    (one,) = fleet_of(machine, 4, {1: other}).findings
-    assert (one.id, one.hosts) == ("fleet.differs", ("n1",))
-    kinds = fleet_of(machine, 5, {1: other, 2: other}).kinds
-    assert [(len(kind.hosts), kind.name) for kind in kinds] == [
-        (3, f"4 x Test-100, 1 x {machine.host.cpu_model}"),
-        (2, "4 x Test-100, 1 x AMD EPYC 7763"),
-    ]
-
-
 def test_a_host_that_cannot_be_read_is_a_finding_about_it() -> None:
     machine = machine_of("four")
     readings: dict[str, Any] = {"a": machine, "b": InputError("b.json: no such file", "look"), "c": machine}
@@ -288,12 +275,3 @@ def test_load_is_one_line_with_the_hosts_that_have_it_and_no_outlier() -> None:
     (shared,) = [one for one in found.shared if one.id == "gpu.busy"]
     assert shared.says == "other programs run on GPUs of 4 of 8 hosts: n[1-3,7]"
     assert shared.hosts == ("n1", "n2", "n3", "n7")
-
-
-def test_a_network_card_that_is_farther_from_a_gpu_than_on_like_hosts_is_named() -> None:
-    near = box(Hop.PIX, [dict.fromkeys(range(4), Hop.PIX)], gpus=4)
-    far = box(Hop.PIX, [{**dict.fromkeys(range(4), Hop.PIX), 2: Hop.SYS}], gpus=4)
-    found = fleet_of(near, 4, {3: far})
-    (differs,) = of(found, "fleet.differs")
-    assert differs.says == "host n3: network card 0 and GPU 2: PCIe hop SYS (PIX on its 3 peers)"
-    assert found.outliers == ("n3",)

@@ -52,17 +52,6 @@ def test_cards_without_a_bridge_are_fine_beside_cards_with_one() -> None:
     assert find(none(sound())) == ()
 
 
-def test_a_half_lit_bridge_is_a_fault() -> None:
-    machine = all_of(BRIDGED, gpu(0, nvlinks=ports(4)), gpu(1, nvlinks=ports(2, 2)))(sound(2))
-    assert [(finding.id, finding.subject.text) for finding in find(machine)] == [("nvlink.down", "gpu:1")]
-
-
-def test_links_that_are_not_reported_are_not_down() -> None:
-    # that the matrix has none on such a board is another matter
-    for nvlinks in (None, ()):
-        assert [one.id for one in find(every_gpu(nvlinks=nvlinks)(sound()))] == ["topology.doubtful"]
-
-
 @pytest.mark.parametrize(
     ("errors", "bad"),
     [
@@ -127,21 +116,6 @@ def fabric(state: str, status: str | None = None, **health: str) -> dict[str, ob
 def only(machine: Machine) -> Finding:
     (found,) = find(machine)
     return found
-
-
-def test_gpus_that_have_joined_or_have_no_fabric_are_sound() -> None:
-    well = {
-        "summary": "healthy",
-        "bandwidth": "full",
-        "route_recovery_in_progress": "false",
-        "route_unhealthy": "false",
-        "access_timeout_recovery": "false",
-        "incorrect_configuration": "none",
-    }
-    for partition in ("true", "false"):
-        whole = every_gpu(fabric=fabric("completed", "success", **well, partition_assigned=partition))
-        assert find(whole(sound())) == ()
-    assert find(every_gpu(fabric=fabric("completed"))(sound())) == ()
 
 
 @pytest.mark.parametrize(

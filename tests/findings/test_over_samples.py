@@ -64,14 +64,6 @@ def test_the_number_of_samples_that_show_a_fault_is_reported() -> None:
     assert (found.evidence["samples"], found.evidence["of_samples"]) == (1, 3)
 
 
-def test_of_one_rule_the_worst_stands() -> None:
-    found = find(merged(gpu(1, temperature_c={"gpu": 84}), gpu(1, temperature_c={"gpu": 88})))
-    assert [(one.id, one.severity, one.evidence["gpu"]) for one in found] == [
-        ("thermal.near_slowdown", "error", 88)
-    ]
-    assert "in " not in found[0].says
-
-
 def test_counters_count_by_their_maximum() -> None:
     found = find(merged(*(gpu(1, ecc={"uncorrected_volatile": count}) for count in (2, 7, 0))))
     assert [one.id for one in found] == ["ecc.uncorrected"]

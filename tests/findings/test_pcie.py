@@ -32,11 +32,6 @@ def test_a_laptop_on_half_of_its_lanes_has_what_its_maker_wired(name: str) -> No
     assert "pcie.width_degraded" in [one.id for one in find(every_gpu(pcie={"width_now": 4})(laptop))]
 
 
-def test_a_card_called_max_q_sits_in_a_slot() -> None:
-    card = every_gpu(name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition")(sound(1))
-    assert "pcie.width_degraded" in [one.id for one in find(every_gpu(pcie={"width_now": 8})(card))]
-
-
 def test_eight_lanes_of_a_card_that_gets_no_more_in_clouds_are_reported_mildly() -> None:
     t4 = every_gpu(name="Tesla T4", clocks_mhz={"memory": {"max": 5001, "now": 5001, "application": 5001}})
     eight = all_of(t4, every_gpu(pcie={"width_now": 8}))(sound(1))
@@ -123,21 +118,6 @@ def test_errors_that_the_kernel_counted_are_reported_by_their_kind(
     for found in (by_card, by_slot):
         assert [finding.severity for finding in found] == ([severity] if severity else [])
         assert all(finding.subject.text == "gpu:1" for finding in found)
-
-
-@pytest.mark.parametrize(("lanes", "severity"), [(1, "warning"), (4, "warning"), (8, "info")])
-def test_where_the_slot_is_not_reported_the_link_is_compared_with_the_card(lanes: int, severity: str) -> None:
-    machine = all_of(every_gpu(pcie={"width_max": None}), gpu(1, pcie={"width_now": lanes}))(sound())
-    assert reported(machine) == [("pcie.slot_narrow", "gpu:1", severity)]
-    (finding,) = find(machine)
-    assert "slot width not reported" in finding.says
-
-
-def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:
-    slow = (node(bridge, max_speed_gt_per_s=8.0) for bridge in (PORT, UP))
-    (found,) = find(all_of(*slow)(sound(8)))
-    assert (found.id, found.severity, found.subject.text) == ("pcie.shared_uplink", "info", "machine")
-    assert found.evidence["uplinks"] == {PORT: {"gpus": list(range(8)), "times_oversubscribed": 8.0}}
 
 
 def test_four_gpus_on_an_uplink_of_eight_lanes_are_too_many() -> None:

@@ -32,11 +32,6 @@ def test_pairs_that_can_never_be_peers_are_no_finding() -> None:
     assert find(all_of(*across, *far)(sound())) == ()
 
 
-def test_pairs_with_a_lost_gpu_are_not_reported() -> None:
-    machine = all_of(pair(0, 1, **OFF), gpu(1, lost=True))(sound())
-    assert [finding.id for finding in find(machine)] == ["gpu.lost"]
-
-
 @pytest.mark.parametrize(
     "quiet",
     [
@@ -53,13 +48,6 @@ def test_acs_and_iommu_that_stand_in_no_path_are_no_findings(quiet: Any) -> None
 def test_acs_without_a_tree_is_believed() -> None:
     machine = replace(host(acs="on")(sound()), pci=())
     assert [finding.id for finding in find(machine)] == ["p2p.acs_on"]
-
-
-def test_acs_names_its_bridges_and_the_pairs_it_keeps_apart() -> None:
-    machine = all_of(node(down(0), acs=True), node(down(1), acs=True), pair(0, 1, **OFF))(sound())
-    (found,) = find(machine)
-    assert found.evidence["bridges"] == [down(0), down(1)]
-    assert found.evidence["p2p_off"] == ["0-1"]
 
 
 def test_acs_between_cards_that_are_never_peers_is_no_finding() -> None:

@@ -37,10 +37,6 @@ def test_a_card_of_another_build_is_reported_once() -> None:
     assert "graphics" not in one.says  # set with the clock of the SMs
 
 
-def test_of_two_cards_of_different_builds_neither_is_at_fault() -> None:
-    assert found(OTHER_BUILD, 2) == [("clocks.memory_differs", "gpus:0-1")]
-
-
 @pytest.mark.parametrize(
     ("change", "cause"),
     [

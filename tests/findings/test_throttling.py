@@ -1,6 +1,6 @@
 import pytest
 
-from tests.findings.boxes import every_gpu, find, gpu, sound
+from tests.findings.boxes import find, gpu, sound
 from tests.findings.faults import throttled
 
 
@@ -82,24 +82,6 @@ def test_cards_that_report_margins_are_judged_by_them(
     assert [finding.severity for finding in found] == ([severity] if severity else [])
 
 
-def test_a_cool_card_with_no_margin_is_not_believed() -> None:
-    reported = UNREPORTED | {"gpu": 64, "margin": -3}
-    assert find(gpu(1, temperature_c=reported)(sound())) == ()
-
-
-@pytest.mark.parametrize("slowdown", [None, 0, 127])
-def test_thresholds_that_are_not_reported_or_make_no_sense_give_nothing(slowdown: int | None) -> None:
-    machine = gpu(1, temperature_c={"gpu": 99})(every_gpu(temperature_c={"slowdown": slowdown})(sound()))
-    assert find(machine) == ()
-
-
-def test_a_low_operating_limit_counts_although_the_slowdown_is_far() -> None:
-    # A limit of 57 degrees was once in force beside a slowdown at 97: the card throttled at once.
-    found = find(gpu(1, temperature_c={"gpu": 60, "max_operating": 57, "slowdown": 97})(sound()))[0]
-    assert (found.id, found.severity) == ("thermal.near_slowdown", "warning")
-    assert "57" in found.says
-
-
 @pytest.mark.parametrize(
     ("spent", "severity"),
     [
@@ -114,8 +96,3 @@ def test_time_in_slowdown_is_evidence_after_the_fact(spent: dict[str, int], seve
     found = find(gpu(1, violation_ns=counters)(sound()))
     assert [(one.id, one.severity) for one in found] == ([("throttle.time", severity)] if severity else [])
     assert not found or (" 1.0 h" in found[0].says) == (3600 in spent.values())
-
-
-def test_minutes_that_all_gpus_spent_throttled_are_no_finding() -> None:
-    counters = {"sw_thermal_slowdown": 900 * 10**9}
-    assert find(every_gpu(violation_ns=counters)(sound())) == ()

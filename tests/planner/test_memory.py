@@ -44,13 +44,6 @@ def test_the_memory_is_as_reported_or_as_of_its_model_or_that_of_the_largest_gpu
     assert refused.value.hint == f"use --batch-size {largest(0.9 * gib):,}"
 
 
-def test_features_of_half_the_size_need_half_of_the_memory() -> None:
-    gpu = Gpu(index=0, name="Tesla V100-SXM2-16GB")
-    check(largest(16, "fp16"), gpu, precision="fp16")
-    with pytest.raises(UsageError, match="counted from its layers"):
-        check(largest(16, "fp16") + 1, gpu, precision="fp16")
-
-
 def test_each_gpu_needs_the_memory_of_its_own_batch() -> None:
     small, large = Gpu(index=0, name="GeForce GTX 1070"), Gpu(index=1, name="Tesla V100-SXM2-16GB")
     check((largest(8), largest(16)), small, large)

@@ -84,13 +84,3 @@ def test_the_closed_form_ends_when_the_last_event_of_a_simulation_does(
         made += block.share
         now = max(now, overlap * made + 1 - overlap) + seconds_per_byte * block.bytes
     assert through(model.blocks, overlap, seconds_per_byte)[-1] == pytest.approx(now)
-
-
-def test_gradients_of_the_last_layers_hide_behind_backward_of_the_first() -> None:
-    """A large dense layer at the end of a network costs nothing where backward goes on long enough."""
-    blocks = (GradientBlock(0, 0.9), GradientBlock(1000, 0.1))
-
-    assert through(blocks, 1.0, 0.0005)[-1] == pytest.approx(1.0)
-    assert through(blocks, 0.0, 0.0005)[-1] == pytest.approx(1.5)
-    pooled = (GradientBlock(100, 0.5), GradientBlock(0, 0.5))  # nothing leaves before the end of backward
-    assert through(pooled, 1.0, 0.01)[-1] == pytest.approx(2.0)

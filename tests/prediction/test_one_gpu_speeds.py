@@ -172,27 +172,6 @@ def test_runs_of_other_jobs_and_gpus_do_not_count(other: Result) -> None:
     assert speed(Gpu(index=0, name=GTX_1080), history=figures_of(other)).basis == "datasheet"
 
 
-def test_time_marks_of_runs_on_several_gpus_count_if_none_ran_alone() -> None:
-    marks = Figure(GTX_1080, "resnet50", 64, "fp32", 130.0, by_marks=True)
-    found = speed(Gpu(index=0, name=GTX_1080), history=[marks])
-    assert found.images_per_sec == pytest.approx(130.0)
-    assert found.source == "measured here: time marks of runs on several GeForce GTX 1080, batch 64"
-    alone = marks._replace(batch=32, images_per_sec=120.0, by_marks=False)
-    assert speed(Gpu(index=0, name=GTX_1080), history=[marks, alone]).source == (
-        "measured here: runs on one GeForce GTX 1080, batch 32, scaled to 64"
-    )
-
-
-def test_a_run_on_a_gpu_itself_counts_before_those_on_others_of_its_model() -> None:
-    throttled = Figure(GTX_1080, "resnet50", 64, "fp32", 90.0, gpu_index=1)
-    sound = Figure(GTX_1080, "resnet50", 64, "fp32", 140.0, gpu_index=0)
-    box = machine(*[Gpu(index=0, name=GTX_1080)] * 3)
-    for history in ([sound, throttled], [throttled, sound]):
-        first, second, without = (one.images_per_sec for one in speeds(box, history=history).values())
-        assert (first, second) == (140.0, 90.0)
-        assert 90.0 <= without <= 140.0
-
-
 def test_a_gpu_of_an_unknown_model_has_no_speed() -> None:
     unknown, nameless, by_id = Gpu(index=0, name="RTX 9090"), Gpu(index=1), Gpu(index=2, pci_device_id="ffff")
     assert speeds(machine(unknown, nameless, by_id)) == {}

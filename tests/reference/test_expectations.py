@@ -177,29 +177,6 @@ def test_the_pci_id_excludes_notebook_gpus_with_the_name_of_a_card(
     assert expected_gpu(None, notebook) is None
 
 
-def test_the_rate_of_a_link_grows_with_its_generation_and_its_lanes() -> None:
-    widths = (1, 2, 4, 8, 16)
-    for generation in range(1, 7):
-        links = [expected_link(generation, width) for width in widths]
-        rates = [link.data_rate_gb_per_s for link in links if link]
-        assert len(rates) == len(widths)
-        assert rates == sorted(rates)
-        assert rates[-1] == pytest.approx(16 * rates[0], rel=0.01)
-    for width in widths:
-        links = [expected_link(generation, width) for generation in range(1, 7)]
-        assert [link.gt_per_s for link in links if link] == [2.5, 5, 8, 16, 32, 64]
-        copies = [link.copy_to_device_gb_per_s for link in links if link]
-        assert copies == sorted(copies)
-
-
-def test_no_copy_is_expected_faster_than_its_link() -> None:
-    for generation in range(1, 7):
-        for width in (1, 2, 4, 8, 16):
-            link = there(expected_link(generation, width))
-            assert link.copy_low_gb_per_s <= link.copy_to_device_gb_per_s <= link.data_rate_gb_per_s
-            assert link.copy_to_host_gb_per_s <= link.data_rate_gb_per_s
-
-
 @pytest.mark.parametrize(("generation", "width"), [(None, 16), (3, None), (3, 5), (9, 16)])
 def test_a_link_that_is_in_no_row_has_no_expectation(generation: int | None, width: int | None) -> None:
     assert expected_link(generation, width) is None

@@ -20,7 +20,6 @@ from gputopo.values.run.events import (
     Noticed,
     RankFailed,
     Resumed,
-    RunFinished,
     RunStarted,
     Sample,
     Step,
@@ -193,13 +192,6 @@ def test_a_run_without_an_end_takes_its_status_from_its_failure(kind: str, statu
     assert (result.status, result.exit_code) == (status, 130)
     assert there(result.failure).kind == kind
     assert result.steps > 0
-
-
-def test_the_last_word_on_how_the_run_ended_counts() -> None:
-    # A disk that takes no more at the very end: the launcher repeats how it ended.
-    full = failed("disk_full", 3)
-    result = summarise([*EVENTS, full, RunFinished(time_s=9.0, status="failed", exit_code=3, wall_s=1.0)])
-    assert (result.status, result.exit_code, result.failure) == ("failed", 3, full)
 
 
 def test_no_events_at_all_are_a_result_too() -> None:

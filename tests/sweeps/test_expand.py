@@ -130,14 +130,6 @@ def test_only_cells_that_match_one_of_the_only_tables_run() -> None:
     assert found.excluded == 1
 
 
-def test_cells_that_must_be_asked_for_are_left_out_otherwise() -> None:
-    table = MatrixTable(name="pairs", axes={"gpus": ("pairs-by-link",)}, asked="compare_pairs")
-    matrix = Matrix(title="T", tables=(table,))
-    assert {cell.reason for cell in expand_matrix(matrix, FOUR).cells} == {"only with --compare-pairs"}
-    asked = CellBox(backend="gpu", gpus=(0, 1), links={(0, 1): "PIX"}, asked=frozenset({"compare_pairs"}))
-    assert [cell.state for cell in expand_matrix(matrix, asked).cells] == ["pending"]
-
-
 def test_a_matrix_without_bounds_is_refused() -> None:
     with pytest.raises(UsageError, match="1000000 cells"):
         of({name: tuple(range(100)) for name in ("a", "b", "c")})

@@ -1,6 +1,6 @@
 from typing import Any
 
-from gputopo.topology import acs_bridges, why_p2p_off, with_p2p_reasons
+from gputopo.topology import acs_bridges, why_p2p_off
 from gputopo.values.machine import Hop, Machine
 from tests import there
 from tests.findings.boxes import PORT, UP, Change, all_of, down, every_gpu, gpu, host, node, pair, sound
@@ -96,18 +96,3 @@ def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:
     assert acs_bridges(node(UP, acs=True)(sound(1))) == ()
     both = all_of(node(down(0), acs=True), node(down(1), acs=True))(sound(2))
     assert acs_bridges(both) == (down(0), down(1))
-
-
-def test_a_cause_stands_before_the_words_for_a_code_and_those_before_an_unknown_cause() -> None:
-    pairs = (
-        pair(0, 1, **OFF),
-        pair(0, 2, p2p_reason="reported", **OFF),
-        pair(1, 3, p2p_reason="reported", **CHIPSET),
-    )
-    filled = with_p2p_reasons(all_of(*pairs)(sound(4)))
-    reasons = {(link.a, link.b): link.p2p_reason for link in filled.links}
-    assert reasons[0, 1] == "unknown cause"
-    assert reasons[0, 2] == "reported"
-    assert "chipset" in (reasons[1, 3] or "")
-    assert reasons[2, 3] is None
-    assert with_p2p_reasons(filled) == filled

@@ -44,10 +44,3 @@ def test_without_cuts_each_goes_to_the_least_loaded_largest_first(sizes: list[in
         (owner,) = chosen[number]
         assert owner == loads.index(min(loads))
         loads[owner] += sizes[number]
-
-
-def test_as_few_as_possible_are_cut() -> None:
-    large = 100 * MIN_CHUNK
-    assert spread_by_size([large, large], 2) == [(0,), (1,)]
-    assert spread_by_size([large, large, large], 2) == [(0, 1), (0,), (1,)]
-    assert spread_by_size([3, large, 5], 2) == [(1,), (0, 1), (0,)]

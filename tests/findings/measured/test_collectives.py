@@ -136,22 +136,6 @@ def test_only_the_fastest_ports_that_are_up_count_and_no_more_than_gpus() -> Non
     assert expected(over_hosts(1.0, down)) is expected(over_hosts(1.0)) is None
 
 
-@pytest.mark.parametrize(
-    ("nccl", "cause"),
-    [
-        (("NET", "NET/Socket"), "via NET/Socket, so TCP and not RDMA"),
-        (
-            ("NET/IB", "GDRDMA", "card mlx5_0", "card mlx5_5"),
-            "NCCL does not use mlx5_1, mlx5_2, mlx5_3, mlx5_4,",
-        ),
-    ],
-)
-def test_what_the_log_shows_of_a_slow_network_is_its_cause(nccl: tuple[str, ...], cause: str) -> None:
-    (found,) = find_bandwidth(over_hosts(45.0, *EIGHT, nccl=nccl))
-    assert cause in found.says
-    assert find_bandwidth(over_hosts(380.0, *EIGHT, nccl=nccl)) == ()
-
-
 def test_several_hosts_groups_and_unknown_gpus_are_not_judged() -> None:
     slow = timed(1.0)
     assert ids(box(H100, replace(slow, source=HOSTS, destination=HOSTS, hosts=2))) == []

@@ -66,31 +66,3 @@ def test_copies_at_once_show_the_direction_themselves() -> None:
     (one,) = found(machine, "pcie.shared_uplink")
     assert [group["slowed"] for group in one.evidence["groups"]] == [["d2h"]]
     assert "input from the host is not limited" in (one.remedy or "")
-
-
-def lying(wanted: int | None, lies: int) -> Machine:
-    machine = measured(2)
-    machine = replace(machine, gpus=tuple(replace(gpu, numa_node=1) for gpu in machine.gpus))
-    copies = tuple(
-        replace(sample("h2d", "host", f"gpu:{gpu}", 9.0, pinned=True), numa_node=lies, numa_wanted=wanted)
-        for gpu in (0, 1)
-    )
-    return with_copies(machine, copies)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "lies", "severity", "says"),
-    [
-        (1, 0, "warning", "requested on NUMA node 1 is on node 0"),
-        (0, 1, "info", "requested on NUMA node 0 is on node 1"),  # of a far node, that could not be had
-        (1, 1, "warning", "requested on NUMA node 1 is partly on others"),
-    ],
-)
-def test_memory_of_another_node_than_requested_is_named(
-    wanted: int, lies: int, severity: str, says: str
-) -> None:
-    (one,) = found(lying(wanted, lies), "numa.memory_elsewhere")
-    assert (one.severity, str(one.subject)) == (severity, "gpus:0-1")
-    assert says in one.says
-    assert "--cpuset-mems" in (one.remedy or "")
-    assert not found(lying(None, lies), "numa.memory_elsewhere")

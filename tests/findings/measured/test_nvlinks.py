@@ -111,15 +111,6 @@ def test_its_words_have_both_rates_and_the_links_that_they_fit() -> None:
     assert len(one.evidence["pairs"]) == 14
 
 
-def test_copies_in_both_directions_at_once_show_it_too() -> None:
-    name = "device_to_device_bidirectional_memcpy_write_ce"
-    case = next(case for case in nvbandwidth.CASES if case.name == name)
-    (one,) = find_bandwidth(read(H100, of_gpu(uniform(360.0, 8), 0.5, 3), 8, case))
-    assert one.subject.text == "gpu:3"
-    assert "direct bidirectional copies with every peer" in one.says
-    assert find_bandwidth(read(H100, uniform(360.0, 8), 8, case)) == ()
-
-
 @pytest.mark.parametrize(("name", "rate", "count"), [(H100, 394.0, 8), (V100, 48.3, 4)])
 def test_a_pair_at_55_percent_is_a_finding_on_the_pair(name: str, rate: float, count: int) -> None:
     assert found(name, of_pair(uniform(rate, count), 0.55, 1, 2), count) == [

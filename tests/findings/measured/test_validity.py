@@ -75,9 +75,3 @@ def test_runs_that_differ_are_a_warning_with_their_range_and_those_that_agree_ar
     assert [run["run"] for run in one.evidence["samples"][0]["runs"]] == ["node24.6", "node25", "node72.7"]
     (one,) = found("NVIDIA GH200 480GB", *runs[1:])
     assert one.severity == "info"
-
-
-def test_sound_numbers_have_none_of_these_findings() -> None:
-    assert not found(
-        "NVIDIA H800", local(2900.0), pair(172.0), pair(172.1, a=1), pair(328.0, "bidirectional")
-    )

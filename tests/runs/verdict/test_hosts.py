@@ -8,9 +8,9 @@ import pytest
 
 from gputopo.report import document_lines, run_document
 from gputopo.runs import summarise
-from gputopo.values.run.events import HostExchange, RunStarted, Step
+from gputopo.values.run.events import HostExchange, Step
 from gputopo.values.run.result import Result
-from gputopo.values.run.verdict import EVEN, SLOW, Known
+from gputopo.values.run.verdict import EVEN, SLOW
 from tests import there
 from tests.invented_runs import (
     InventedRun,
@@ -93,17 +93,6 @@ def test_hosts_that_exchange_alike_are_not_named(hosts: int) -> None:
     result = run(hosts)
     assert slow_of(result) == {}
     assert {row.verdict.word for row in result.devices if row.verdict is not None} == {EVEN}
-
-
-def test_what_is_known_of_the_ports_of_a_slow_host_is_its_cause() -> None:
-    devices = on_hosts(*[gpu_devices(1)] * 3)
-    rng = random.Random(0)
-    made = [exchanged(one, 3, rng, {2: 15.0}, {}) for one in InventedRun(3, noise=QUIET, seed=1).steps(120)]
-    first, *rest = stream(devices, made)
-    assert isinstance(first, RunStarted)
-    known = Known(networks={1: "mlx5_0 is down", 2: "mlx5_0: 25 of 100 Gbit/s"})
-    result = summarise([msgspec.structs.replace(first, known=known), *rest])
-    assert [one.says.endswith("confidence): mlx5_0: 25 of 100 Gbit/s") for one in result.anomalies] == [True]
 
 
 def test_of_two_hosts_none_is_named_as_there_is_one_path() -> None:

@@ -148,13 +148,6 @@ def test_a_tower_that_was_slow_in_the_first_half_is_named_with_the_steps() -> No
     assert (check.slow[0].from_step, check.slow[0].to_step) == (None, 50)
 
 
-def test_steps_of_the_warm_up_are_not_looked_at() -> None:
-    warmup = InventedRun(2, slow={1: 0.6}, noise=QUIET).steps(40, first=-39)
-    assert judged_steps(cpu_devices(2), warmup).check == "not made: no step was counted"
-    counted = InventedRun(2, noise=QUIET).steps(20)
-    assert named(judged_steps(cpu_devices(2), [*warmup, *counted])) == []
-
-
 # With chance 2^-n all of n values lie on one side; half of 0.1% is shared among the comparisons, of the
 # waits only behind the same link. 2 towers: 0.025 % > 2^-12; 8 and 7 waits: 0.0033 % > 2^-15.
 @pytest.mark.parametrize(("towers", "needed"), [(2, 12), (8, 15)])
@@ -247,11 +240,6 @@ def test_steps_below_ten_milliseconds_cannot_resolve_five_percent() -> None:
     for compute_s, word in ((0.0099, "cannot tell"), (0.0101, "even")):
         steps = [step(number, [(0.0, compute_s)] * 2) for number in range(1, 41)]
         assert words(judged_steps(cpu_devices(2), steps)) == [word, word]
-
-
-def test_ten_times_next_to_nothing_is_still_nothing() -> None:
-    steps = [step(n, [(0.0, 0.1), (0.0001, 0.1), (0.001, 0.1)]) for n in range(1, 31)]
-    assert named(judged_steps(cpu_devices(3), steps)) == []
 
 
 @pytest.mark.parametrize("bad", [(0.01, float("nan")), (-1.0, 0.1)])
