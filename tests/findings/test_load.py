@@ -5,21 +5,8 @@ from typing import Any
 import pytest
 
 from gputopo.findings import use_of
-from gputopo.reference import under_load
-from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
+from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, UtilizationPercent
 from tests import there
-
-HELD = Throttle(reasons=("hw_slowdown",))
-
-
-@pytest.mark.parametrize(
-    ("throttle", "expected"),
-    [(Throttle(mask=8), True), (Throttle(reasons=()), True), (HELD, False), (Throttle(), False)],
-)
-def test_words_that_may_be_a_part_of_the_reasons_do_not_state_that_a_card_is_not_idle(
-    throttle: Throttle, expected: bool
-) -> None:
-    assert under_load(Gpu(index=0, pstate="P0", throttle=throttle)) is expected
 
 
 def card(**facts: Any) -> Gpu:

@@ -90,24 +90,6 @@ def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_retur
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "severity", "words"),
-    [
-        (23001, "fatal", "error", "reset GPUs and NVSwitches together"),
-        (20034, "nonfatal", "warning", "See Xid 74"),
-        (22012, "nonfatal", "warning", "mechanical connections"),
-        (99999, "nonfatal", "warning", "None needed at once"),
-    ],
-)
-def test_an_nvswitch_error_has_the_action_of_nvidias_guide(
-    code: int, said: str | None, severity: str, words: str
-) -> None:
-    event = KernelEvent(kind="sxid", text="Link 30", code=code, severity=said)
-    (finding,) = find(replace(sound(), kernel_events=(event,)))
-    assert (finding.id, finding.severity) == ("nvlink.errors", severity)
-    assert words in (finding.remedy or "")
-
-
-@pytest.mark.parametrize(
     ("code", "said", "architecture", "severity", "words"),
     [
         (13, None, None, "warning", "compute-sanitizer"),
@@ -133,12 +115,6 @@ def test_an_xid_has_the_action_of_nvidias_catalog(
     ("text", "severity", "words"),
     [
         ("NVRM: RmFetchGspRmImages: No firmware image found", "error", "with its firmware"),
-        ("NVRM: API mismatch: the client has the version 550.1", "warning", "Reboot: the driver was updated"),
-        (
-            "NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)",
-            "error",
-            "driver version that supports",
-        ),
         ("RmInitAdapter: Cannot initialize GSP firmware RM", "warning", "Reset the GPU"),
         ("_kgspBootGspRm: unexpected WPR2 already up", "error", "Power the machine off"),
         ("NVRM: something else", "warning", "look the message up"),

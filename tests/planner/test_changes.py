@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, effect_of_changes, plan
@@ -131,7 +131,7 @@ def test_nvlink_joins_two_gpus_by_all_free_links() -> None:
     assert answer(after).changes == ()
 
 
-@pytest.mark.parametrize(("count", "tried"), [(4, 6), (5, 0)])
+@pytest.mark.parametrize(("count", "tried"), [(3, 3), (5, 0)])
 def test_every_bridge_between_few_gpus_is_tried(count: int, tried: int) -> None:
     machines = planned(box(*[16] * count, name="GeForce RTX 3090"))
     bridges = [[(link.a, link.b) for link in machine.links if link.nvlinks] for machine in machines]
@@ -157,7 +157,6 @@ lanes = st.sampled_from([1, 4, 8, 16])
 
 
 @given(st.lists(lanes, min_size=2, max_size=3), st.booleans(), st.integers(0, 2), lanes)
-@settings(max_examples=25)
 def test_an_improved_link_never_lowers_the_prediction(
     widths: list[int], measured: bool, index: int, width: int
 ) -> None:

@@ -42,10 +42,6 @@ def speed(found: Plan) -> float:
     return there(found.choice.images_per_sec)
 
 
-def why(found: Plan) -> str:
-    return "\n".join(found.choice.reasons)
-
-
 @given(machines(), st.sampled_from(("alexnet", "resnet50")))
 def test_all_candidates_of_named_gpus_are_every_placement_and_reduction(machine: Machine, model: str) -> None:
     """Each with its parts, which add up to the step; those without a prediction come last."""
@@ -237,14 +233,6 @@ def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words:
     with pytest.raises(UsageError, match=words) as refused:
         plan(machine_of(SEVEN), request(num_gpus=2, **fields))
     assert hint in refused.value.hint
-
-
-def test_links_of_which_nothing_is_known_are_assumed_and_the_reasons_say_so() -> None:
-    found = plan(msgspec.structs.replace(machine_of(SEVEN), links=()), request(num_gpus=2))
-    assert found.choice.gpus == (0, 1)
-    assert found.prediction is not None
-    assert "topology unknown" in why(found)
-    assert "PCIe hops between GPUs 0-6 (nvidia-smi topo -m)" in why(found)
 
 
 EXPLAINED = Request(model="alexnet", single_gpu_images_per_sec=(1500.0,), explain=True)

@@ -169,15 +169,6 @@ def test_a_run_whose_nccl_failed_is_compared_with_the_prediction_of_what_trained
     assert found.verdict == "within"
 
 
-def test_a_smaller_batch_than_planned_is_not_compared() -> None:
-    result, made = invented((0.1, 0.1))
-    fewer = tuple(msgspec.structs.replace(row, batch_size=4) for row in result.devices)
-    assert compared(msgspec.structs.replace(result, devices=fewer), made).verdict == "not compared"
-    unequal = msgspec.structs.replace(made.choice, batch_sizes=(4, 4))
-    planned_so = msgspec.structs.replace(made, choice=unequal)
-    assert compared(msgspec.structs.replace(result, devices=fewer), planned_so).verdict == "within"
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -131,17 +131,6 @@ def test_the_rest_of_a_gap_is_unexplained_and_shares_add_up() -> None:
     assert causes.says.startswith("Partly: core clock 1,805 MHz, 5.0% below its peers")
 
 
-@pytest.mark.parametrize(
-    ("own", "of_peer", "share"), [(1, 0, 1 / 2), (2, 0, 2 / 3), (3, 1, 2 / 3), (1, 1, 0)]
-)
-def test_processes_more_than_on_the_peer_take_their_share_of_the_gpu_at_most(
-    own: int, of_peer: int, share: float
-) -> None:
-    causes = found(0.75, other_processes=float(own), peer={"other_processes": float(of_peer)})
-    percents = [75 * math.log(1 / (1 - share)) / math.log(4)] if share else []
-    assert [one.percent for one in causes.found] == pytest.approx(percents, rel=0.01)
-
-
 def test_what_was_not_read_is_not_excluded() -> None:
     causes = found(0.05, memory_mhz=None, link_gb_per_s=None)
     assert set(causes.not_checked) == {"memory-clock", "pcie-link"}

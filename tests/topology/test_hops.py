@@ -5,9 +5,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.topology import class_name, hop_between, is_within, islands, nearness
+from gputopo.topology import class_name, hop_between, is_within, islands
 from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
-from tests.matrices import machine_of
 
 
 def way(*addresses: str, root: str = "pci0000:00", numa: int | None = None) -> list[PciNode]:
@@ -139,22 +138,6 @@ def test_any_tree_of_switches_gives_the_class_that_the_switches_between_determin
         assert hop_between(nodes, f"gpu{b}", f"gpu{a}") is expected_hop(fixed[a], fixed[b])
 
 
-def test_pairs_are_ordered_by_nvlinks_and_then_by_hop() -> None:
-    nearest_first = [
-        Link(a=0, b=1, nvlinks=4),
-        Link(a=0, b=1, nvlinks=2, hop=Hop.PIX),
-        Link(a=0, b=1, nvlinks=2, hop=Hop.SYS),
-        Link(a=0, b=1, nvlinks=2),
-        Link(a=0, b=1, hop=Hop.INTERNAL),
-        Link(a=0, b=1, hop=Hop.PIX, nvlinks=0),
-        Link(a=0, b=1, hop=Hop.SYS),
-        None,
-    ]
-    keys = [nearness(link) for link in nearest_first]
-    assert keys == sorted(set(keys))
-    assert nearness(Link(a=0, b=1)) == nearness(None)
-
-
 def test_nvlinks_count_as_pix_and_not_as_one_board() -> None:
     joined = Link(a=0, b=1, hop=Hop.SYS, nvlinks=1)
     assert is_within(joined, Hop.PIX)
@@ -167,13 +150,6 @@ def test_a_class_is_named_as_in_the_matrix() -> None:
     assert class_name(Link(a=0, b=1, hop=Hop.SYS, nvlinks=12)) == "NV12"
     assert class_name(Link(a=0, b=1, hop=Hop.NODE, nvlinks=0)) == "NODE"
     assert class_name(Link(a=0, b=1)) == class_name(None) == "unknown"
-
-
-def test_every_gpu_is_in_an_island_even_where_nothing_is_known() -> None:
-    assert islands(machine_of("X ?\n? X"), Hop.SYS) == ((0,), (1,))
-    assert islands(Machine(source="a test"), Hop.PIX) == ()
-    stray = Machine(source="a test", gpus=(Gpu(index=0),), links=(Link(a=0, b=9, hop=Hop.PIX),))
-    assert islands(stray, Hop.PIX) == ((0,),)
 
 
 @st.composite

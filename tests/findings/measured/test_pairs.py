@@ -61,16 +61,6 @@ def test_published_pairs_are_reported_by_more_than_their_noise(
     assert bool(reported(machine, SLOWER)) is is_reported
 
 
-def test_pairs_that_vary_more_than_they_differ_are_not_reported() -> None:
-    shaky = sample("p2p_direct", "gpu:0", "gpu:1", 9.5, repeats_gb_per_s=(8.9, 9.2, 9.5, 10.0, 10.4))
-    steady = sample("p2p_staged", "gpu:0", "gpu:1", 10.0)
-    machine = box(2, {}, {})
-    for first, expected in ((shaky, 0), (sample("p2p_direct", "gpu:0", "gpu:1", 9.5), 1)):
-        bandwidth = Bandwidth(source="live", samples=Samples((first, steady)))
-        whole = Machine(source="a test", gpus=machine.gpus, links=machine.links, bandwidth=bandwidth)
-        assert len(reported(whole, SLOWER)) == expected
-
-
 def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None:
     near = {(0, 1): Hop.PIX, (2, 3): Hop.PIX}
     direct = all_pairs(4, 0.73) | {(0, 1): 0.70, (1, 0): 0.70}

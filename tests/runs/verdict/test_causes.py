@@ -176,13 +176,6 @@ def test_two_faults_at_once_each_have_their_share() -> None:
     assert clock.percent == pytest.approx(24 * 0.32, abs=1.5)
 
 
-def test_two_faults_that_began_together_are_both_possible() -> None:
-    trainer = Trainer(slow={1: slower_since(100, 20)})
-    found = causes(trainer, 200, {1: since(100, graphics_mhz=1620, other_processes=1)})
-    assert sorted(ids(found)) == ["core-clock", "other-process"]
-    assert found.says.startswith("Possible cause: ")
-
-
 def test_what_was_not_sampled_is_not_checked_and_not_excluded() -> None:
     found = causes(
         Trainer(slow={1: slower(10)}),
