@@ -107,6 +107,12 @@ def test_the_rule_decides_unless_a_prediction_is_clearly_faster(
     assert staged == (machine.gpus[0].name == "NVIDIA GeForce RTX 4090" or machine.links[0].p2p_read == "CNS")
 
 
+def test_without_peer_access_the_reasons_say_what_the_exchange_costs() -> None:
+    found = plan(machine_with("NVIDIA GeForce RTX 4090", count=4), Request(model="vgg16")).choice
+    share = sum(found.exposed_ms.values()) / there(found.step_ms)
+    assert any(one.endswith(f"the exchange takes {share:.0%} of a step") for one in found.reasons)
+
+
 def ran(mode: str, images_per_sec: float, **changed: Any) -> MeasuredSpeed:
     update, place = mode.split()
     fields: dict[str, Any] = {

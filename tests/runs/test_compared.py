@@ -224,6 +224,13 @@ TRAINED = ("/runs/1", rated("train", 100.0))
         (waited(50.0, 0.5), [("/runs/2", rated("input", 50.0, PYTHON)), TRAINED], "input", "/runs/2"),
         (waited(100.0, 0.01), [("/runs/1", rated("input", 119.0, PYTHON))], "close", "/runs/1"),
         (waited(100.0, 0.01), [("/runs/1", rated("input", 121.0, PYTHON))], "enough", "/runs/1"),
+        # Of another feed nothing is known.
+        (
+            waited(100.0, 0.0),
+            [("/runs/2", rated("input", 10.0, {**PYTHON, "feed": "dataset"}))],
+            "enough",
+            None,
+        ),
         (waited(100.0, 0.0), [], "enough", None),
         # Some batches were ready before the first counted step.
         (waited(100.0, 0.0, steps=9), [], None, None),
