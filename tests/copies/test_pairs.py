@@ -71,12 +71,11 @@ def of_gpu(count: int, *gpus: int) -> set[Pair]:
     return {pair for pair in every(count) if {*pair} & {*gpus}}
 
 
-@pytest.mark.parametrize("count", [3, 4, 8])
-@pytest.mark.parametrize("gpu", [0, 2])
-def test_a_gpu_that_is_slow_with_all_its_peers_explains_its_pairs(count: int, gpu: int) -> None:
-    found = slow_ends(of_gpu(count, gpu), every(count))
-    assert (found.blamed, found.pairs) == ([gpu], [])
-    assert found.out == {gpu: [(gpu, other) for other in range(count) if other != gpu]}
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_gpu_that_is_slow_with_all_its_peers_explains_its_pairs(count: int) -> None:
+    found = slow_ends(of_gpu(count, 2), every(count))
+    assert (found.blamed, found.pairs) == ([2], [])
+    assert found.out == {2: [(2, other) for other in range(count) if other != 2]}
 
 
 def test_a_single_pair_is_no_fault_of_its_gpus() -> None:

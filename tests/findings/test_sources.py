@@ -33,18 +33,6 @@ def test_a_virtual_machine_in_which_all_pairs_look_alike_may_hide_the_truth() ->
             "sources disagree on the topology of GPUs 0 and 3: x (a); y (b)",
         ),
         (
-            "links[0-3].p2p_read",
-            "machine.contradiction",
-            "link:0-3",
-            "sources disagree on the peer read of GPUs 0 and 3",
-        ),
-        (
-            "gpus[1].clocks_mhz.memory.max",
-            "machine.contradiction",
-            "gpu:1",
-            "sources disagree on the memory clock max of GPU 1",
-        ),
-        (
             "host.numa_nodes[1].cpus",
             "machine.contradiction",
             "machine",

@@ -232,10 +232,3 @@ def test_the_equal_ones_alone_are_named_where_a_slow_one_costs_more_than_it_brin
     found = there(compared(100.0, 100.0, 1.0, 100.0, 100.0, 100.0, 100.0, request=request))
     assert found.better == found.alone[0]
     assert found.use == "--gpus 0,1,3,4,5,6"
-
-
-def test_a_plan_that_does_as_advised_advises_nothing_more() -> None:
-    before = there(compared(*ONE_FASTER))
-    for batch in ("auto", before.in_proportion.batch_sizes):
-        found = there(compared(*ONE_FASTER, request=replace(UNEQUAL, batch_size=batch)))
-        assert (found.better.batch_sizes, found.use) == (before.better.batch_sizes, "")

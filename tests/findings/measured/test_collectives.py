@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gputopo.copies import expected_rate
 from gputopo.findings import find_bandwidth
 from gputopo.reference import reference_rows
-from gputopo.values.bandwidth import Bandwidth, Collective, CollectiveRate, Failure, Sample, Samples
+from gputopo.values.bandwidth import Bandwidth, Collective, Failure, Sample, Samples
 from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, NvLink
 from tests import there
@@ -121,19 +121,6 @@ def test_over_several_hosts_bus_bandwidth_is_compared_with_the_ports_of_a_host()
     (found,) = find_bandwidth(over_hosts(45.0, *EIGHT))
     assert "45 GB/s of bus bandwidth, expected 400, at least 200" in found.says
     assert "a ring over 8 RDMA ports of 400 Gbit/s of each host" in found.says
-
-
-def test_only_the_fastest_ports_that_are_up_count_and_no_more_than_gpus() -> None:
-    def expected(machine: Machine) -> float | None:
-        rate = expected_rate(there(machine.bandwidth).samples.of(CollectiveRate)[0], machine)
-        return None if rate is None else rate.gb_per_s
-
-    storage, down = port("mlx5_8", 100.0), port("mlx5_7", up=False)
-    ethernet = port("eth9", 800.0, rdma=False)
-    assert expected(over_hosts(1.0, *EIGHT[:7], down, storage, ethernet)) == 350.0
-    assert expected(over_hosts(1.0, *EIGHT, ranks=4, gpus=2)) == 100.0
-    assert expected(over_hosts(1.0, port("eth0", 25.0, rdma=False), port("eth1", 1.0, rdma=False))) == 3.125
-    assert expected(over_hosts(1.0, down)) is expected(over_hosts(1.0)) is None
 
 
 def test_several_hosts_groups_and_unknown_gpus_are_not_judged() -> None:

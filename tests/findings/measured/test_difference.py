@@ -67,13 +67,7 @@ def test_numbers_of_different_tools_between_hosts_are_never_compared() -> None:
 
     (change,) = compared(transfer(), transfer(median_gb_per_s=1.0)).changes
     assert change.what == "network host:n0 to host:n1 (iperf3 TCP 4 streams)"
-    others: list[dict[str, Any]] = [
-        {"tool": "TCP probe"},
-        {"transport": "UDP"},
-        {"streams": 1},
-        {"tool": None},
-    ]
-    for other in others:
+    for other in ({"tool": "TCP probe"}, {"transport": "UDP"}, {"streams": 1}):
         found = compared(transfer(), transfer(median_gb_per_s=1.0, **other))
         assert (found.changes, found.compared) == ((), 0)
         assert len(found.gone) == len(found.appeared) == 1
