@@ -125,7 +125,7 @@ class BoxHistory:
         return iter(()) if key is None else self._saved(key)
 
     def latest(self, machine: Machine, gpus: Collection[int] | None = None) -> Saved | None:
-        """Return the last saved bandwidth of a machine, or None if there is none.
+        """Return the last saved bandwidth of a machine, or None if no bandwidth was saved.
 
         Bandwidths that cover all of `gpus` (None: all of the machine) come first.
         """
@@ -146,7 +146,7 @@ class BoxHistory:
         return _first_on(alike, shared)
 
     def latest_network(self, hosts: Collection[str]) -> Saved | None:
-        """Return the last saved measurement that includes all of these hosts, or None if there is none."""
+        """Return the last saved measurement that includes all of these hosts, or None if none does."""
         for saved in self._saved(_NETWORK_KEY):
             between = [sample for sample in saved.bandwidth.samples if isinstance(sample, Transfer)]
             if {*hosts} <= {end.host for sample in between for end in sample.ends}:

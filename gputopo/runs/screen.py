@@ -24,7 +24,7 @@ from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, ByRow, View, excess
 from gputopo.runs.verdict.sampled import Facts
-from gputopo.runs.verdict.words import at_least
+from gputopo.runs.verdict.words import COMPUTE, at_least
 from gputopo.values.run.bounded import known_middle
 from gputopo.values.run.events import Device, Event, Sample, Step
 from gputopo.values.run.noise import lead, students_t
@@ -33,7 +33,6 @@ from gputopo.values.run.result import DeviceResult
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
-    COMPUTE,
     CONFIDENCE,
     EVEN,
     EVEN_PERCENT,

@@ -46,14 +46,12 @@ Collective = Literal[
     "scatter",
     "hypercube",
 ]
-COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 CopyRateKind = Literal["h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged", "d2d_local", "host_memory"]
 CopiedKind = Literal[CopyRateKind, "latency"]
 Kind = Literal[CopyRateKind, "latency", "network", "network_bidirectional", "network_latency", Collective]
 HostKind = Literal["h2d", "d2h"]
 HOST_KINDS: tuple[HostKind, ...] = ("h2d", "d2h")
-NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
 TCP = "TCP"  # TensorFlow's copies between hosts use it too
 NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"  # `TransferRate.tool` of transfers between GPUs of two hosts
@@ -582,7 +580,7 @@ class CollectiveSeries:
 
     @property
     def smallest(self) -> CollectiveRate | None:
-        """The sample of the smallest size whose time is a latency, None if there is none."""
+        """The sample of the smallest size whose time is a latency, None if all are larger."""
         small = [
             sample for sample in self.samples if sample.bytes is not None and sample.bytes <= SMALL_BYTES
         ]
@@ -619,7 +617,3 @@ def series_of(samples: Samples) -> list[CollectiveSeries]:
 def gb(value: float) -> str:
     """Write GB/s with three figures: `0.73`, `11.3`, `195`."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
-
-
-# 1.4826 times the median deviation of normal noise is one standard deviation.
-DEVIATION = 1.4826

@@ -28,7 +28,11 @@ def maxima(items: Iterable[tuple[K, Number]]) -> dict[K, Number]:
 
 
 def medians_of_others(values: Mapping[K, float]) -> dict[K, float]:
-    """Return for each key the median of the values of the other keys; empty if there are no others."""
+    """Return for each key the median of the values of the other keys; empty if there are no other keys.
+
+    For clocks, power and counters, which are rarely equal: the value of most devices
+    (`gputopo.findings.compare.majority`) does not exist there.
+    """
     if len(values) < 2:
         return {}
     return {key: median(value for other, value in values.items() if other != key) for key in values}

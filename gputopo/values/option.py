@@ -205,7 +205,7 @@ class Declared:
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty if there is none."""
+        """The default in words; empty if the option has no default."""
         shown = self.default
         if self.option.default or self.is_flag or self.is_required:
             return self.option.default

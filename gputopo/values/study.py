@@ -22,7 +22,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     runs: tuple[Measurement, ...]  # all runs, complete or not, in the order given
-    images_per_sec: float | None  # mean of the complete runs, None if there is none
+    images_per_sec: float | None  # mean of the complete runs, None if no run is complete
     noise: float | None = None  # its standard error as a share of it, 0.01 for 1 %
     duplicates: tuple[str, ...] = ()  # ignored files, since another file has the same contents
 

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from gputopo.values.bandwidth import CopyRate
-from gputopo.values.rates import host_copies, judged, pair_copies
+from gputopo.values.rates import host_copies
 from tests.findings.boxes import sound
 from tests.findings.measured.machines import sample
 
@@ -14,29 +12,6 @@ def h2d(gb_per_s: float, **more: Any) -> CopyRate:
     return sample("h2d", "host", "gpu:0", gb_per_s, **({"pinned": True} | more))
 
 
-@pytest.mark.parametrize("more", [{"bytes": 1 << 20}, {"group": "h2d gpus:0,1"}, {"median_gb_per_s": None}])
-def test_small_copies_those_at_once_and_those_without_a_rate_are_not_judged(more: dict[str, Any]) -> None:
-    assert list(judged([h2d(12.0, **more)])) == []
-
-
 def test_the_fastest_pinned_copy_with_near_memory_stands_for_a_link() -> None:
     samples = [h2d(11.0), h2d(12.0), h2d(30.0, pinned=False), h2d(20.0, numa_node=1), h2d(9.0, numa_node=0)]
     assert host_copies(samples, "h2d", sound())[0].rate == 12.0
-
-
-def test_the_node_in_a_place_counts_as_the_memorys_node() -> None:
-    far = sample("h2d", "node:1", "gpu:0", 20.0, pinned=True)
-    assert host_copies([far], "h2d", sound()) == {}
-    assert far.host_gpu == 0
-
-
-def test_both_directions_of_different_paths_are_not_mixed() -> None:
-    direct = sample("bidirectional", "gpu:0", "gpu:1", 20.0, path="direct")
-    staged = sample("bidirectional", "gpu:0", "gpu:1", 15.0, path="staged")
-    assert pair_copies([direct, staged], "bidirectional", "staged") == {(0, 1): staged}
-    assert direct.host_gpu is None
-
-
-def test_copies_by_kernels_do_not_stand_for_those_of_the_copy_engine() -> None:
-    kernel = sample("p2p_direct", "gpu:0", "gpu:1", 20.0, method="kernel_read")
-    assert pair_copies([kernel], "p2p_direct") == {}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies import slow_ends
-from gputopo.values.bandwidth import Bandwidth, CopyRate, Pair, Path, Run, Sample, Samples, gb
+from gputopo.values.bandwidth import Bandwidth, CopyRate, Pair, Path, Run, Sample, Samples
 from gputopo.values.ends import End
 from gputopo.values.rates import PairSpeed, pair_speeds
 from tests.invented_bandwidths import pair
@@ -27,38 +27,9 @@ def test_the_faster_path_of_the_worse_direction_counts() -> None:
     assert found[0, 1].direct_is_slower
 
 
-def test_directions_that_are_equal_in_what_counts_may_differ_in_what_is_known() -> None:
-    found = speeds(pair(0, 1, 9.5, staged=True), pair(0, 1, 4.0), pair(1, 0, 9.5, staged=True))
-    assert found[0, 1].gb_per_s == 9.5
-
-
 def test_a_pair_known_in_one_direction_only_counts_as_not_measured() -> None:
     found = speeds(pair(0, 1, 11.0), pair(1, 2, 11.0), pair(2, 1, 11.0))
     assert set(found) == {(1, 2)}
-
-
-def test_copies_in_a_group_by_kernels_of_few_bytes_or_without_a_number_do_not_stand_for_a_pair() -> None:
-    replace = msgspec.structs.replace
-    engine = replace(pair(0, 1, 10.0), bytes=2**25)
-    others = [
-        replace(engine, median_gb_per_s=99.0, method="kernel_read"),
-        replace(engine, median_gb_per_s=99.0, group="all"),
-        replace(engine, median_gb_per_s=99.0, bytes=2**14),
-        replace(engine, median_gb_per_s=None),
-        replace(engine, median_gb_per_s=float("nan")),
-    ]
-    back = pair(1, 0, 10.0)
-    assert speeds(engine, *others, back)[0, 1].gb_per_s == 10.0
-    assert speeds(*others[::-1], engine, back)[0, 1].gb_per_s == 10.0
-
-
-def test_of_several_large_copies_the_fastest_stands_and_kernels_only_where_there_is_nothing_else() -> None:
-    assert speeds(pair(0, 1, 9.0), pair(0, 1, 10.0), pair(1, 0, 12.0))[0, 1].gb_per_s == 10.0
-    out, back = (
-        msgspec.structs.replace(one, method="kernel_write") for one in (pair(0, 1, 7.0), pair(1, 0, 8.0))
-    )
-    assert speeds(out, back)[0, 1].gb_per_s == 7.0
-    assert (0, 1) not in speeds(out, back, pair(1, 2, 12.0), pair(2, 1, 12.0))
 
 
 def both(a: int, b: int, speed: float, path: Path | None = "direct") -> Sample:
@@ -92,22 +63,6 @@ def test_a_number_that_is_not_valid_is_no_speed_and_several_runs_stand_with_thei
     )
 
 
-def test_nothing_was_measured_without_a_bandwidth() -> None:
-    assert pair_speeds(None) == {}
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(0.734, "0.73"), (9.996, "10.0"), (11.26, "11.3"), (194.6, "195")]
-)
-def test_speeds_are_written_with_three_figures(value: float, words: str) -> None:
-    assert gb(value) == words
-
-
-def test_a_path_that_is_slower_by_noise_only_is_not_called_slower() -> None:
-    assert PairSpeed(0.82, "staged", 0.815, 0.82).says == "measured 0.82 GB/s, staged"
-    assert PairSpeed(0.82, "staged", 0.73, 0.82).says.endswith("direct is slower: 0.73 GB/s")
-
-
 def every(count: int) -> set[Pair]:
     return set(permutations(range(count), 2))
 
@@ -116,31 +71,16 @@ def of_gpu(count: int, *gpus: int) -> set[Pair]:
     return {pair for pair in every(count) if {*pair} & {*gpus}}
 
 
-@pytest.mark.parametrize("count", [3, 4, 8])
-@pytest.mark.parametrize("gpu", [0, 2])
-def test_a_gpu_that_is_slow_with_all_its_peers_explains_its_pairs(count: int, gpu: int) -> None:
-    found = slow_ends(of_gpu(count, gpu), every(count))
-    assert (found.blamed, found.pairs) == ([gpu], [])
-    assert found.out == {gpu: [(gpu, other) for other in range(count) if other != gpu]}
-
-
-def test_several_gpus() -> None:
-    found = slow_ends(of_gpu(8, 1, 4, 5), every(8))
-    assert (found.blamed, found.pairs) == ([1, 4, 5], [])
-
-
-def test_one_direction_of_a_gpu() -> None:
-    found = slow_ends({(3, other) for other in range(3)}, every(4))
-    assert (list(found.out), list(found.into), found.pairs) == ([3], [], [])
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_gpu_that_is_slow_with_all_its_peers_explains_its_pairs(count: int) -> None:
+    found = slow_ends(of_gpu(count, 2), every(count))
+    assert (found.blamed, found.pairs) == ([2], [])
+    assert found.out == {2: [(2, other) for other in range(count) if other != 2]}
 
 
 def test_a_single_pair_is_no_fault_of_its_gpus() -> None:
     assert slow_ends({(0, 2), (2, 0)}, every(4)).pairs == [(0, 2), (2, 0)]
     assert slow_ends({(0, 2), (2, 0)}, every(4)).blamed == []
-
-
-def test_the_pair_of_two_gpus_is_a_pair() -> None:
-    assert slow_ends(every(2), every(2)).pairs == [(0, 1), (1, 0)]
 
 
 @given(st.sets(st.sampled_from(sorted(every(5)))), st.sets(st.sampled_from(sorted(every(5)))))

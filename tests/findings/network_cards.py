@@ -27,21 +27,6 @@ def port(number: int, **facts: Any) -> NicPort:
     return NicPort(index=0, **{**usual, **facts})
 
 
-def ethernet(number: int, **facts: Any) -> NicPort:
-    return NicPort(
-        index=0,
-        **{
-            "interface": f"eth{number}",
-            "link_layer": "Ethernet",
-            "operstate": "up",
-            "carrier": True,
-            "rate_gbit_per_s": 25.0,
-            "mtu_bytes": 1500,
-            **facts,
-        },
-    )
-
-
 def machine(
     *ports: NicPort | None, gpus: int = CARDS, near: dict[int, int] | None = None, **facts: Any
 ) -> Machine:

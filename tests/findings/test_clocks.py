@@ -57,13 +57,6 @@ def test_of_an_unknown_card_only_a_large_gap_is_reported() -> None:
     assert ids(low) == ["clocks.core_below_maximum", "card.no_expectation"]
 
 
-@pytest.mark.parametrize("mask", [0x4, 0x8, 0x20, 0x40, 0x80, 0x200])
-def test_a_low_clock_with_a_reason_is_reported_by_the_reason_alone(mask: int) -> None:
-    found = ids(gpu(1, clocks_mhz={"sm": {"now": 600}}, throttle={"mask": mask})(sound()))
-    assert len(found) == 1
-    assert found[0].startswith("throttle.")
-
-
 @pytest.mark.parametrize(
     "quiet",
     [
@@ -99,38 +92,6 @@ def test_of_two_cards_neither_is_at_fault() -> None:
     assert (found.id, found.subject.text, found.severity) == ("clocks.memory_differs", "gpus:0-1", "warning")
 
 
-def test_of_two_cards_the_default_shows_which_application_clock_was_changed() -> None:
-    found = only(gpu(1, clocks_mhz={"memory": {"application": 800, "now": 800}})(sound(2)))
-    assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpu:1")
-
-
-def test_a_step_of_the_clock_and_a_rounded_megahertz_are_no_difference() -> None:
-    machine = gpu(1, clocks_mhz={"sm": {"max": 1545}, "memory": {"max": 876}})(sound(2))
-    assert find(machine) == ()
-
-
 def test_cards_of_other_models_are_no_peers() -> None:
     machine = gpu(1, name="Tesla V100-PCIE-16GB", clocks_mhz={"sm": {"max": 1380}}, nvlinks=())(sound(2))
     assert ids(machine) == ["machine.mixed_models"]
-
-
-def test_graphics_clocks_are_used_where_no_sm_clock_is_reported() -> None:
-    graphics_only = every_gpu(clocks_mhz={"sm": {"now": None, "max": None, "application": None}})
-    assert find(graphics_only(sound())) == ()
-    low = all_of(graphics_only, gpu(1, clocks_mhz={"graphics": {"now": 700}}))
-    assert only(low(sound())).id == "clocks.core_below_maximum"
-
-
-def test_a_cause_that_all_share_is_reported_once() -> None:
-    found = only(every_gpu(clocks_mhz={"sm": {"now": 900}})(sound()))
-    assert found.subject.text == "gpus:0-3"
-
-
-@pytest.mark.parametrize("domain", ["graphics", "memory"])
-def test_captures_have_application_clocks_of_the_graphics_domain_alone(domain: str) -> None:
-    captured = every_gpu(clocks_mhz={"sm": {"application": None, "default_application": None}})
-    low = {"application": 600, "now": 600}
-    found = only(all_of(captured, gpu(2, clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
-    assert (found.id, found.subject.text) == ("configuration.differs", "gpu:2")
-    found = only(all_of(captured, every_gpu(clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
-    assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpus:0-3")

@@ -5,12 +5,9 @@ from msgspec.structs import replace
 
 from gputopo.findings import checks_made
 from gputopo.report import document_text, inspection_document
-from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
-from gputopo.values.ends import End
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Machine
-from tests.findings.boxes import every_gpu, gpu, sound
-from tests.findings.faults import FAULTS
+from tests.findings.boxes import every_gpu, sound
 
 NOTHING = Gpu(index=0)
 
@@ -20,20 +17,6 @@ def without(part: str, *more: str, index: int | None = None) -> Machine:
     changes = {name: getattr(NOTHING, name) for name in (part, *more)}
     gpus = (replace(one, **changes) if index in (None, one.index) else one for one in sound().gpus)
     return replace(sound(), gpus=tuple(gpus))
-
-
-# Faults by facts that the sound machine does not have, and how many checks these facts allow.
-@pytest.mark.parametrize(
-    ("name", "checks"),
-    [
-        ("Xid in the kernel log", 6),
-        ("throttled by heat before", 1),
-        ("fabric not ready", 1),
-        ("NCCL by TCP", 2),
-    ],
-)
-def test_with_its_facts_a_check_is_counted(name: str, checks: int) -> None:
-    assert checks_made(FAULTS[name][0](sound())) == checks_made(sound()) + checks
 
 
 def test_the_checks_of_a_machine_of_which_nothing_is_known_are_not_counted() -> None:
@@ -61,15 +44,6 @@ def test_checks_of_load_need_a_gpu_under_load_and_checks_of_peers_need_peers() -
     assert checks_made(sound(2)) > checks_made(sound(1))
 
 
-def test_the_checks_of_measured_copies_count_as_one() -> None:
-    copied = Bandwidth(
-        source="x",
-        samples=Samples((CopyRate(kind="h2d", source=End("host"), destination=End("gpu:0"), bytes=1),)),
-    )
-    assert checks_made(replace(sound(), bandwidth=copied)) == checks_made(sound()) + 1
-    assert checks_made(replace(sound(), bandwidth=Bandwidth(source="x"))) == checks_made(sound())
-
-
 MISSING_ECC = replace(without("ecc", "remapped_rows"))
 
 
@@ -77,17 +51,11 @@ MISSING_ECC = replace(without("ecc", "remapped_rows"))
     ("machine", "words"),
     [
         (sound(), ""),
-        (without("temperature_c"), "; temperature is not in this capture"),
         (without("power_w", "clocks_mhz"), "; clocks and power are not in this capture"),
         (without("pcie"), "; PCIe links are not in this capture"),
-        (without("temperature_c", index=3), "; temperature of GPU 3 is not in this capture"),
         (replace(sound(), links=()), "; topology is not in this capture"),
-        (replace(sound(1), links=()), ""),
-        (gpu(3, lost=True)(without("temperature_c", index=3)), ""),  # a finding
-        (MISSING_ECC, "; ECC is not in this capture"),
         # What a card does not have was not left out.
         (replace(MISSING_ECC, missing={f"gpus[{n}].ecc.mode": "N/A" for n in range(4)}), ""),
-        (replace(MISSING_ECC, missing={f"gpus[{n}].ecc": "NOT_SUPPORTED" for n in range(4)}), ""),
         (
             replace(MISSING_ECC, missing={f"gpus[{n}].ecc.mode": "NO_PERMISSION" for n in range(4)}),
             "; ECC is not in this capture",

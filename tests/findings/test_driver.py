@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from gputopo.values.finding import Finding
-from gputopo.values.machine import KernelEvent, Machine
-from tests.findings.boxes import Change, all_of, find, gpu, sound
+from gputopo.values.machine import Machine
+from tests.findings.boxes import Change, find, gpu, sound
 
 
 def only(change: Change) -> Finding:
@@ -17,7 +17,6 @@ def only(change: Change) -> Finding:
     ("action", "says", "remedy"),
     [
         ("reset", "must be reset", "--gpu-reset"),
-        ("reboot", "machine must be rebooted", "Reboot"),
         ("drain p2p", "all P2P traffic must end", "gpu_recovery_action"),
         (
             "system reboot",
@@ -36,16 +35,6 @@ def test_a_gpu_that_must_be_recovered_is_an_error_that_names_the_action(
     assert finding.evidence["recovery_action"] == action
 
 
-def test_a_recommended_reset_is_a_warning_for_what_runs_may_end() -> None:
-    finding = only(gpu(2, recovery_action="drain and reset"))
-    assert (finding.id, finding.severity) == ("gpu.reset_recommended", "warning")
-
-
-def test_gpus_that_ask_for_the_same_are_reported_together_and_others_apart() -> None:
-    box = all_of(*(gpu(n, recovery_action="reset") for n in (0, 1)), gpu(3, recovery_action="reboot"))
-    assert [finding.subject.text for finding in find(box(sound()))] == ["gpus:0-1", "gpu:3"]
-
-
 @pytest.mark.parametrize(
     ("reason", "id", "says"),
     [
@@ -60,15 +49,6 @@ def test_a_gpu_that_does_not_answer_is_an_error_with_the_reason(reason: str, id:
     (finding,) = find(msgspec.structs.replace(box, missing={"gpus[2]": reason}))
     assert (finding.id, finding.severity, finding.subject.text) == (id, "error", "gpu:2")
     assert finding.says.endswith(says)
-
-
-def test_the_xid_of_a_gpu_that_does_not_answer_is_named_with_it() -> None:
-    box = gpu(2, lost=True)(sound())
-    event = KernelEvent(kind="xid", code=79, text="NVRM: Xid", pci_address=box.gpus[2].pci_address)
-    found = find(msgspec.structs.replace(box, missing={"gpus[2]": "UNKNOWN"}, kernel_events=(event,)))
-    (finding,) = [finding for finding in found if finding.id == "gpu.no_answer"]
-    assert finding.says.endswith("refused with NVML's UNKNOWN; Xid 79 in the kernel log")
-    assert finding.evidence["kernel_events"][0]["code"] == 79
 
 
 def unlisted(container: str | None, driver: str = "nvidia", address: str = "0000:81:00.0") -> Machine:

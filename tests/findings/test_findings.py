@@ -52,24 +52,6 @@ def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverS
         assert broken.remedy
 
 
-def test_the_driver_that_holds_the_device_is_named() -> None:
-    node = PciNode(address="0000:05:00.0", root="pci0000:00", kind="gpu", vendor_id="10de", driver="nouveau")
-    found = only(msgspec.structs.replace(with_driver("other_driver"), pci=(node,)))
-    assert "nouveau" in found.says
-    assert found.evidence["pci_devices"] == {"0000:05:00.0": "nouveau"}
-
-
-def test_a_capture_that_names_another_driver_for_every_gpu_is_a_warning() -> None:
-    nodes = tuple(
-        PciNode(address=f"0000:0{n}:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci") for n in (5, 6)
-    )
-    machine = msgspec.structs.replace(machine_of(SEVEN), pci=nodes)
-    found = only(machine)
-    assert (found.id, found.severity) == ("driver.other_driver", "warning")
-    assert "vfio-pci" in found.says
-    assert driver_broken(machine) is None
-
-
 @pytest.mark.parametrize("other", ["nvidia", None])
 @pytest.mark.parametrize(
     ("holder", "severity", "remedy"),
@@ -94,24 +76,6 @@ def test_a_gpu_bound_to_another_driver_beside_others_is_reported(
     assert remedy in found.remedy
 
 
-def test_a_bus_that_was_read_before_the_cards_worked_shows_nothing_of_their_driver() -> None:
-    nodes = tuple(
-        PciNode(address=f"0000:0{n}:00.0", root="pci0000:00", kind="gpu", driver=driver)
-        for n, driver in ((5, "nouveau"), (6, "nvidia"))
-    )
-    machine = msgspec.structs.replace(machine_of("X PIX\nPIX X"), pci=nodes)
-    for index in (0, 1):
-        machine = changed(machine, index, name="NVIDIA Test-100")
-    assert "driver.other_driver" not in {finding.id for finding in find(machine)}
-
-
-def test_no_nvidia_device_is_reported_and_is_no_fault() -> None:
-    machine = with_driver("no_device")
-    found = only(machine)
-    assert (found.id, found.severity, found.subject.text) == ("machine.no_nvidia_device", "info", "machine")
-    assert driver_broken(machine) is None
-
-
 def test_a_lost_gpu_is_an_error_and_does_not_make_its_links_unknown() -> None:
     # The links of GPU 3 are gone with it; those of the others are all known.
     machine = changed(machine_of(SEVEN), 3, lost=True, pci_address="0000:08:00.0")
@@ -129,13 +93,6 @@ def test_a_lost_gpu_is_an_error_and_does_not_make_its_links_unknown() -> None:
     assert "0000:08:00.0" in found.says
     assert found.evidence["missing"] == {"gpus[3].name": "GPU_IS_LOST"}
     assert driver_broken(machine) is None
-
-
-def test_pairs_of_which_nothing_is_known_are_listed() -> None:
-    found = only(machine_of("X PIX ?\nPIX X NV1\n? NV1 X"))
-    assert (found.id, found.severity) == ("topology.unknown", "info")
-    assert found.evidence["pairs"] == ["0-2"]
-    assert "1 of 3" in found.says
 
 
 def test_lines_that_were_not_understood_are_counted_by_capture() -> None:

@@ -14,27 +14,14 @@ from gputopo.findings import inspect_fleet
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.finding import Fleet, HostFinding
-from gputopo.values.machine import Driver, Hop, Host, Machine
+from gputopo.values.machine import Machine
 from tests.findings import boxes
 from tests.invented_machines import machines
 from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
-from tests.planner.joint_machines import box
 
 GPU = 2
-NO_FAULTS = {"busy", "idle_link"}
-# What is seen while a machine is watched, and not in one reading of it.
-WATCHED = {"link_flapping", "xid_79"}
-
-
-def home(fault: str) -> str:
-    """Return a scenario that can have a fault: retired pages are of cards before Ampere, NVLinks of some."""
-    on_dgx1 = ("retired_pending", "nvlink_down", "nvlink_errors", "peer_memory_off", "nic_missing")
-    return "dgx1" if fault in on_dgx1 or fault.startswith("port_") else "four"
-
-
-SEEN = [name for name in FAULTS if name not in NO_FAULTS | WATCHED]
-ON_FOUR = [name for name in SEEN if home(name) == "four" and name not in ("no_privileges", "busy_process")]
+ON_FOUR = ["acs_on", "aer_errors", "exclusive_mode", "lost", "power_cap_low", "ecc_uncorrected", "x1_riser"]
 
 
 @cache
@@ -56,34 +43,18 @@ def of(found: Fleet, id: str) -> list[HostFinding]:
     return [finding for finding in found.findings if finding.id == id]
 
 
-@pytest.mark.parametrize(("scenario", "count"), [("7gforce", 2), ("dgx1", 3), ("sixteen", 3)])
-def test_equal_hosts_are_one_kind_of_which_none_is_odd(scenario: str, count: int) -> None:
-    found = fleet_of(machine_of(scenario), count, {})
+def test_equal_hosts_are_one_kind_of_which_none_is_odd() -> None:
+    found = fleet_of(machine_of("dgx1"), 3, {})
     assert (found.findings, found.outliers, found.unread) == ((), (), ())
-    assert [len(kind.hosts) for kind in found.kinds] == [count]
+    assert [len(kind.hosts) for kind in found.kinds] == [3]
 
 
-@pytest.mark.parametrize("fault", [*SEEN[::5], "no_privileges"])
-def test_each_fault_names_its_hosts_and_gpu_and_no_other(fault: str) -> None:
-    machine, broken_one = machine_of(home(fault)), with_fault(home(fault), fault)
-    found = fleet_of(machine, 5, dict.fromkeys((0, 4), broken_one))
-    assert accused(found) == {"n0", "n4"}
-    # A host of which less can be read does not differ for that.
-    assert set(found.outliers) == (set() if fault == "no_privileges" else {"n0", "n4"})
-    assert len(found.kinds) == 1
-    if FAULTS[fault].of_gpu:
-        assert GPU in {gpu for finding in found.findings for gpu in finding.subject.gpus}
-        if fault != "nvlink_down":  # whose other end differs too
-            assert {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus} <= {GPU}
-
-
-@pytest.mark.parametrize("fault", sorted(NO_FAULTS))
-def test_load_and_idle_links_make_no_host_differ(fault: str) -> None:
-    found = fleet_of(machine_of("four"), 4, {1: with_fault("four", fault)})
+def test_idle_links_make_no_host_differ() -> None:
+    found = fleet_of(machine_of("four"), 4, {1: with_fault("four", "idle_link")})
     assert of(found, "fleet.differs") == of(found, "fleet.split") == []
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     st.integers(2, 9),
     st.lists(st.sampled_from(ON_FOUR), max_size=2, unique=True),
@@ -114,29 +85,18 @@ def without_gpu(machine: Machine, index: int) -> Machine:
             for link in machine.links
             if index not in (link.a, link.b)
         ),
-        nics=tuple(
-            replace(
-                nic,
-                hops={
-                    f"gpu:{number[int(key[4:])]}" if key.startswith("gpu:") else key: hop
-                    for key, hop in nic.hops.items()
-                    if key != f"gpu:{index}"
-                },
-            )
-            for nic in machine.nics
-        ),
         pci=tuple(node for node in machine.pci if node.address != address),
     )
 
 
 def test_a_missing_gpu_is_named_by_its_place() -> None:
-    machine = machine_of("dgx1")
-    found = fleet_of(machine, 6, {3: without_gpu(machine, 5)})
+    machine = machine_of("four")
+    found = fleet_of(machine, 6, {3: without_gpu(machine, 2)})
     (one,) = of(found, "fleet.gpu_count")
-    assert one.says == "host n3: GPU at 0000:86:00.0: missing (there on its 5 peers)"
+    assert one.says == "host n3: GPU at 0000:46:00.0: missing (there on its 5 peers)"
     assert (one.severity, one.hosts, accused(found)) == ("error", ("n3",), {"n3"})
     assert of(found, "fleet.differs") == []
-    assert [kind.name for kind in found.kinds] == ["8 x Tesla P100-SXM2-16GB"]
+    assert [kind.name for kind in found.kinds] == ["4 x Test-100"]
 
 
 def test_what_was_not_read_is_named_once() -> None:
@@ -162,9 +122,8 @@ def shifted(machine: Machine, by: int = 0x10) -> Machine:
 
 
 def test_other_bus_numbers_accuse_nobody_and_hide_no_fault() -> None:
-    machine = machine_of("dgx1")
-    assert fleet_of(machine, 3, {2: shifted(machine)}).findings == ()
-    found = fleet_of(machine, 3, {2: shifted(with_fault("dgx1", "x1_riser"))})
+    machine = machine_of("four")
+    found = fleet_of(machine, 3, {1: shifted(machine), 2: shifted(with_fault("four", "x1_riser"))})
     assert set(found.outliers) == {"n2"}
     gpus = {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus}
     assert gpus == {GPU}
@@ -192,18 +151,8 @@ def test_half_of_four_hosts_are_no_majority() -> None:
     ("change", "words"),
     [
         (boxes.host(kernel="6.8.0"), "host: kernel 6.8.0"),
-        (boxes.host(acs="on"), "host: ACS on (off on its 2 peers)"),
         (boxes.driver(version="535.1"), "driver: version 535.1 (550.163.01 on its 2 peers)"),
         (boxes.gpu(1, numa_node=1), "GPU 1: NUMA node 1 (0 on its 2 peers)"),
-        (
-            boxes.gpu(1, vbios_version="92.00.19.00.09"),
-            "GPU 1: VBIOS version 92.00.19.00.09 (92.00.19.00.01 on its 2 peers)",
-        ),
-        (boxes.every_gpu(persistence_mode=False), "GPUs 0-3: persistence mode off (on on its 2 peers)"),
-        (
-            boxes.gpu(1, clocks_mhz={"sm": {"application": 900}}),
-            "GPU 1: SM clock application 900 MHz (1095 MHz on its 2 peers)",
-        ),
         (
             boxes.pair(0, 1, p2p_read="CHIPSET_NOT_SUPPORTED"),
             "GPUs 0 and 1: peer read CHIPSET_NOT_SUPPORTED (OK on its 2 peers)",
@@ -217,20 +166,13 @@ def test_a_fact_of_one_host_is_said_beside_that_of_its_peers(change: boxes.Chang
     assert accused(found) == {"n2"}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        boxes.every_gpu(temperature_c={"gpu": 55}),
-        boxes.every_gpu(clocks_mhz={"sm": {"now": 210}}),
-        boxes.every_gpu(memory_mib={"used": 300, "free": 40_000}),
-        boxes.every_gpu(power_w={"draw": 80.0}),
-        boxes.every_gpu(uuid="GPU-x"),
-        boxes.host(memory_mib=63_900),
-        boxes.host(name="n2.cluster"),
-    ],
-)
-def test_what_differs_by_nature_accuses_nobody(change: boxes.Change) -> None:
+def test_what_differs_by_nature_accuses_nobody() -> None:
     machine = machine_of("four")
+    change = boxes.all_of(
+        boxes.every_gpu(temperature_c={"gpu": 55}, power_w={"draw": 80.0}, uuid="GPU-x"),
+        boxes.every_gpu(clocks_mhz={"sm": {"now": 210}}, memory_mib={"used": 300, "free": 40_000}),
+        boxes.host(memory_mib=63_900, name="n2.cluster"),
+    )
     assert accused(fleet_of(machine, 3, {2: change(machine)})) == set()
 
 
@@ -261,43 +203,6 @@ def test_half_of_the_gpus_are_missing_on_a_host_that_is_alone_with_that() -> Non
     assert len(inspect_fleet({"a": machine, "b": half}).kinds) == 2
 
 
-def test_two_hosts_of_which_one_misses_a_gpu_are_both_named() -> None:
-    machine = machine_of("four")
-    found = inspect_fleet({"a": machine, "b": without_gpu(machine, 2)})
-    assert [one.says for one in found.findings] == ["hosts differ: GPU 2: there on a; missing on b"]
-
-
-def test_hosts_of_which_each_misses_another_gpu_are_not_compared_with_a_full_one() -> None:
-    machine = machine_of("four")
-    found = fleet_of(machine, 4, {gpu: without_gpu(machine, gpu) for gpu in range(4)})
-    assert [one.says for one in of(found, "fleet.gpu_count")] == [
-        f"host n{gpu}: GPU at 0000:{bus}:00.0: missing (there on its 3 peers)"
-        for gpu, bus in enumerate(("44", "45", "46", "47"))
-    ]
-
-
-def test_another_cpu_is_an_odd_host_alone_and_a_kind_together() -> None:
-    machine = machine_of("four")
-    other = replace(machine, host=replace(machine.host, cpu_model="AMD EPYC 7763"))
-    (one,) = fleet_of(machine, 4, {1: other}).findings
-    assert (one.id, one.hosts) == ("fleet.differs", ("n1",))
-    kinds = fleet_of(machine, 5, {1: other, 2: other}).kinds
-    assert [(len(kind.hosts), kind.name) for kind in kinds] == [
-        (3, f"4 x Test-100, 1 x {machine.host.cpu_model}"),
-        (2, "4 x Test-100, 1 x AMD EPYC 7763"),
-    ]
-
-
-def test_a_host_without_any_gpu_is_one_of_its_peers() -> None:
-    machine = machine_of("four")
-    bare = Machine(source="live", host=machine.host, driver=Driver(status="no_device"))
-    found = fleet_of(machine, 4, {2: bare})
-    (one,) = of(found, "fleet.gpu_count")
-    assert one.says == "host n2: GPU at 0000:44:00.0 and 3 more: missing (there on its 3 peers)"
-    elsewhere = replace(bare, host=Host(cpu_model="another", sockets=1))
-    assert len(fleet_of(machine, 4, {2: elsewhere}).kinds) == 2
-
-
 def test_a_host_that_cannot_be_read_is_a_finding_about_it() -> None:
     machine = machine_of("four")
     readings: dict[str, Any] = {"a": machine, "b": InputError("b.json: no such file", "look"), "c": machine}
@@ -315,15 +220,13 @@ def test_findings_of_all_hosts_are_reported_once() -> None:
     assert len(one.hosts) == 5
 
 
-@pytest.mark.parametrize("fault", ["driver_mismatch", "driver_not_loaded", "lost"])
-def test_a_finding_that_is_not_seen_on_hosts_that_do_not_answer_makes_none_of_the_others_odd(
-    fault: str,
-) -> None:
-    found = fleet_of(machine_of("four"), 4, dict.fromkeys((2, 3), with_fault("four", fault)))
+def test_a_finding_that_is_not_seen_on_hosts_that_do_not_answer_makes_none_of_the_others_odd() -> None:
+    found = fleet_of(machine_of("four"), 4, dict.fromkeys((2, 3), with_fault("four", "driver_not_loaded")))
     assert of(found, "card.no_expectation") == []
     assert set(found.outliers) == {"n2", "n3"}
 
 
+@settings(max_examples=5)
 @given(st.lists(machines(), min_size=1, max_size=3))
 def test_any_machines_are_compared(answers: list[Machine]) -> None:
     found = inspect_fleet({f"n{number}": machine for number, machine in enumerate(answers)})
@@ -334,7 +237,6 @@ def test_any_machines_are_compared(answers: list[Machine]) -> None:
 def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
     machine = machine_of("dgx1")
     odd: dict[str, Machine] = {
-        "gpu": without_gpu(machine, 5),
         "nic": with_fault("dgx1", "nic_missing"),
         "riser": with_fault("dgx1", "x1_riser"),
         "container": with_fault("dgx1", "container_hidden"),
@@ -343,13 +245,15 @@ def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
     readings: dict[str, Any] = {**odd, **kernels, "off": InputError("off.json: no such file", "look")}
     several = inspect_fleet(readings)
     two = inspect_fleet({"a": machine, "b": boxes.host(kernel="6.9.0")(machine)}, {"b": machine})
-    found = [*several.findings, *two.findings]
+    four = machine_of("four")
+    fewer = fleet_of(four, 3, {1: without_gpu(four, 2)})
+    found = [*several.findings, *two.findings, *fewer.findings]
     assert {one.id for one in found} >= {id for id in boxes.IDS if id.startswith("fleet.")}
     assert all(one.says.startswith("host") and "\n" not in one.says and one.remedy for one in found)
 
 
 def test_the_document_is_read_as_it_was_written() -> None:
-    found = fleet_of(machine_of("dgx1"), 3, {1: with_fault("dgx1", "port_down")})
+    found = fleet_of(machine_of("four"), 3, {1: with_fault("four", "x1_riser")})
     assert schema.to_builtins(found)["schema"] == "gputopo.fleet/1"
     assert schema.decode(schema.encode(found), Fleet, origin="a test") == found
 
@@ -361,12 +265,3 @@ def test_load_is_one_line_with_the_hosts_that_have_it_and_no_outlier() -> None:
     (shared,) = [one for one in found.shared if one.id == "gpu.busy"]
     assert shared.says == "other programs run on GPUs of 4 of 8 hosts: n[1-3,7]"
     assert shared.hosts == ("n1", "n2", "n3", "n7")
-
-
-def test_a_network_card_that_is_farther_from_a_gpu_than_on_like_hosts_is_named() -> None:
-    near = box(Hop.PIX, [dict.fromkeys(range(4), Hop.PIX)], gpus=4)
-    far = box(Hop.PIX, [{**dict.fromkeys(range(4), Hop.PIX), 2: Hop.SYS}], gpus=4)
-    found = fleet_of(near, 4, {3: far})
-    (differs,) = of(found, "fleet.differs")
-    assert differs.says == "host n3: network card 0 and GPU 2: PCIe hop SYS (PIX on its 3 peers)"
-    assert found.outliers == ("n3",)

@@ -71,13 +71,6 @@ def test_sagging_clock(fast: int, mhz: int, count: int, sags: bool) -> None:
     assert ("clocks.sagging" in {one.id for one in reported}) is sags
 
 
-@pytest.mark.parametrize(("throttled", "sags"), [(3, True), (5, False)])
-def test_throttling_that_explains_a_sagging_clock(throttled: int, sags: bool) -> None:
-    low = [samples(graphics_mhz=1000, throttle_mask=0x20)] * throttled
-    reported = found([samples()] * 30 + low + [samples(graphics_mhz=1000)] * (70 - throttled))
-    assert ("clocks.sagging" in {one.id for one in reported}) is sags
-
-
 @pytest.mark.parametrize(
     ("share", "count", "slower"), [(0.949, 20, True), (0.951, 20, False), (0.9, 19, False)]
 )

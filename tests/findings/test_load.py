@@ -5,27 +5,8 @@ from typing import Any
 import pytest
 
 from gputopo.findings import use_of
-from gputopo.reference import under_load
-from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
+from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, UtilizationPercent
 from tests import there
-
-HELD = Throttle(reasons=("hw_slowdown",))
-
-
-@pytest.mark.parametrize(
-    ("throttle", "expected"),
-    [(Throttle(mask=8), True), (Throttle(reasons=()), True), (HELD, False), (Throttle(), False)],
-)
-def test_words_that_may_be_a_part_of_the_reasons_do_not_state_that_a_card_is_not_idle(
-    throttle: Throttle, expected: bool
-) -> None:
-    assert under_load(Gpu(index=0, pstate="P0", throttle=throttle)) is expected
-
-
-@pytest.mark.parametrize("percent", [0, 90])
-def test_beside_such_words_the_use_of_the_card_shows_whether_it_is_under_load(percent: int) -> None:
-    used = UtilizationPercent(gpu=percent)
-    assert under_load(Gpu(index=0, pstate="P0", throttle=HELD, utilization_percent=used)) is (percent > 0)
 
 
 def card(**facts: Any) -> Gpu:
@@ -47,16 +28,11 @@ XORG = GpuProcess(pid=7, kind="graphics", name="Xorg", memory_mib=22)
             {"percent": 65, "used": 9_184, "free": 640, "watts": 140.0},
             "65% load, 9184 of 10240 MiB used, no process listed",
         ),
-        (
-            {"percent": 65, "used": 9_184, "free": 640, "display_active": True},
-            "65% load, 9184 of 10240 MiB used, drives a display, no process listed",
-        ),
         ({"percent": 99}, "99% load, no process listed"),
         (
             {"used": 600, "free": 9_300, "processes": None},
             "0% load, 600 of 10240 MiB used, processes not reported",
         ),
-        ({"used": 2_000, "free": 8_240}, "0% load, 2000 of 10240 MiB used, no process listed"),
         ({"watts": 200.0}, "0% load, 200 of 320 W, no process listed"),
         ({"processes": (XORG, GpuProcess(pid=8, kind="mps", name="python"))}, "python (pid 8)"),
     ],
@@ -70,10 +46,8 @@ def test_a_gpu_is_in_use_by_a_process_load_memory_or_power(facts: dict[str, Any]
     "facts",
     [
         {},
-        {"percent": 9, "used": 400},
         {"used": 1_400, "free": 8_840},  # what the driver reserves may be in it
         {"percent": 100, "persistence_mode": False},  # the driver was loaded for the query
-        {"percent": 40, "used": 3_000, "free": 6_900, "display_active": True},
         {"percent": 40, "used": 3_000, "free": 6_900, "processes": (XORG,)},
         {"used": 1_474, "processes": (GpuProcess(pid=1, kind="compute+graphics", name="dwm.exe"),)},
         {"processes": (GpuProcess(pid=1, kind="compute", name="nvidia-cuda-mps-server", memory_mib=30),)},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
+from tests.findings.boxes import Change, every_gpu, find, gpu, sound
 from tests.findings.faults import FAULTS
 
 VERDICT_OF = {
@@ -25,11 +25,6 @@ VERDICT_OF = {
 }
 # Causes with their usual consequences: the id of the one finding, and the verdict.
 TOGETHER: dict[str, tuple[Change, str, str]] = {
-    "an error whose row waits for a reset": (
-        gpu(1, ecc={"uncorrected_volatile": 1}, remapped_rows={"pending": True, "uncorrectable": 1}),
-        "ecc.uncorrected",
-        "reset",
-    ),
     "the driver requests the reset that remaps": (
         gpu(1, recovery_action="reset", remapped_rows={"pending": True}),
         "gpu.reset_required",
@@ -39,11 +34,6 @@ TOGETHER: dict[str, tuple[Change, str, str]] = {
         gpu(1, ecc={"uncorrected_volatile": 5}, remapped_rows={"failure": True}),
         "memory.remap_failed",
         "replace",
-    ),
-    "errors that were repaired": (
-        gpu(1, ecc={"uncorrected_aggregate": 2}, remapped_rows={"uncorrectable": 2}),
-        "ecc.uncorrected_before",
-        "watch",
     ),
 }
 
@@ -59,26 +49,6 @@ def test_one_gpu_has_one_finding(case: str) -> None:
     change, id, what = TOGETHER[case]
     (found,) = find(change(sound()))
     assert (found.id, found.evidence["verdict"], found.subject.text) == (id, what, "gpu:1")
-
-
-def test_the_message_has_all_signs_the_worst_first() -> None:
-    change = all_of(
-        gpu(1, ecc={"uncorrected_volatile": 5, "uncorrected_aggregate": 8}),
-        gpu(1, remapped_rows={"failure": True}),
-    )
-    (found,) = find(change(sound()))
-    assert found.says.endswith(
-        "row remapping failed: a failing memory row could not be replaced; "
-        "5 uncorrected ECC errors since the driver was loaded"
-    )
-    assert (found.evidence["failure"], found.evidence["uncorrected_aggregate"]) == (True, 8)
-
-
-def test_errors_of_a_single_place_count_where_no_total_is_reported() -> None:
-    counts = {"volatile.dram_uncorrectable": 0, "aggregate.sram_uncorrectable_parity": 4}
-    one = gpu(1, ecc={"uncorrected_volatile": None, "uncorrected_aggregate": None, "counts": counts})
-    (found,) = find(one(sound()))
-    assert (found.id, found.severity) == ("ecc.uncorrected_before", "warning")
 
 
 @pytest.mark.parametrize(("rows", "severity"), [(1, "warning"), (2, "info")])

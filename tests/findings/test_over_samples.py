@@ -2,7 +2,6 @@
 
 import itertools
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -10,27 +9,14 @@ from gputopo.captures import merge
 from gputopo.findings import find_read
 from gputopo.values.history import GpuHistory
 from gputopo.values.machine import Machine, Sample
-from gputopo.values.samples import PASSING, SETTINGS, facts_of
 from tests.findings import faults
-from tests.findings.boxes import TIMES, Change, all_of, every_gpu, find, gpu, sound
+from tests.findings.boxes import TIMES, Change, every_gpu, find, gpu, sound
+
+# Faults of what a sample has.
+SICK = ("ECC", "hot", "persistence", "power cap", "thermal slowdown of the driver")
 
 
-def is_of_samples(healthy: Machine, sick: Machine) -> bool:
-    """Whether two machines differ only in what a sample has."""
-    others = [name for name in Machine.__struct_fields__ if name != "gpus"]
-    if any(getattr(healthy, name) != getattr(sick, name) for name in others):
-        return False
-    return len(healthy.gpus) == len(sick.gpus) and all(
-        path in PASSING or path in SETTINGS or a.get(path) == b.get(path)
-        for a, b in zip(map(facts_of, healthy.gpus), map(facts_of, sick.gpus), strict=True)
-        for path in a.keys() | b.keys()
-    )
-
-
-SICK = sorted(name for name, (change, _) in faults.FAULTS.items() if is_of_samples(sound(), change(sound())))
-
-
-@pytest.mark.parametrize("name", sorted(faults.FAULTS)[::9])
+@pytest.mark.parametrize("name", [*SICK, "lost GPU", "other chip"])
 def test_a_fault_is_found_beside_a_healthy_capture_in_both_orders(name: str) -> None:
     change, _ = faults.FAULTS[name]
     captures = [sound(), change(sound())]
@@ -78,20 +64,6 @@ def test_the_number_of_samples_that_show_a_fault_is_reported() -> None:
     assert (found.evidence["samples"], found.evidence["of_samples"]) == (1, 3)
 
 
-def test_what_all_samples_show_is_reported_as_of_one() -> None:
-    low = every_gpu(persistence_mode=False)
-    found = [one for one in find(merged(all_of(low, IDLE), low)) if one.id.endswith("persistence_off")]
-    assert [one.says for one in found] == [one.says for one in find(low(sound()))]
-
-
-def test_of_one_rule_the_worst_stands() -> None:
-    found = find(merged(gpu(1, temperature_c={"gpu": 84}), gpu(1, temperature_c={"gpu": 88})))
-    assert [(one.id, one.severity, one.evidence["gpu"]) for one in found] == [
-        ("thermal.near_slowdown", "error", 88)
-    ]
-    assert "in " not in found[0].says
-
-
 def test_counters_count_by_their_maximum() -> None:
     found = find(merged(*(gpu(1, ecc={"uncorrected_volatile": count}) for count in (2, 7, 0))))
     assert [one.id for one in found] == ["ecc.uncorrected"]
@@ -102,8 +74,3 @@ def test_counters_count_by_their_maximum() -> None:
 def test_a_busy_and_an_idle_sample_are_not_one_gpu() -> None:
     """The load of one and the clocks of the other would be a throttled GPU."""
     assert find(merged(IDLE, lambda machine: machine)) == ()
-
-
-def test_a_gpu_that_is_lost_in_one_sample_is_lost() -> None:
-    lost = find(msgspec.structs.replace(merged(gpu(1, lost=True), IDLE)))
-    assert "gpu.lost" in [one.id for one in lost]

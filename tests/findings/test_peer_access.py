@@ -32,24 +32,6 @@ def test_pairs_that_can_never_be_peers_are_no_finding() -> None:
     assert find(all_of(*across, *far)(sound())) == ()
 
 
-def test_one_pair_is_the_subject() -> None:
-    (found,) = find(pair(1, 2, **(OFF | {"hop": Hop.PHB}))(sound()))
-    assert found.subject.text == "link:1-2"
-
-
-def test_two_causes_are_two_findings() -> None:
-    machine = all_of(pair(0, 1, hop=Hop.PHB, **OFF), pair(2, 3, p2p_read="DISABLED_BY_REGKEY"))(sound())
-    assert [(finding.evidence["cause"], finding.severity) for finding in find(machine)] == [
-        ("registry_key", "warning"),
-        ("chipset", "info"),
-    ]
-
-
-def test_pairs_with_a_lost_gpu_are_not_reported() -> None:
-    machine = all_of(pair(0, 1, **OFF), gpu(1, lost=True))(sound())
-    assert [finding.id for finding in find(machine)] == ["gpu.lost"]
-
-
 @pytest.mark.parametrize(
     "quiet",
     [
@@ -66,13 +48,6 @@ def test_acs_and_iommu_that_stand_in_no_path_are_no_findings(quiet: Any) -> None
 def test_acs_without_a_tree_is_believed() -> None:
     machine = replace(host(acs="on")(sound()), pci=())
     assert [finding.id for finding in find(machine)] == ["p2p.acs_on"]
-
-
-def test_acs_names_its_bridges_and_the_pairs_it_keeps_apart() -> None:
-    machine = all_of(node(down(0), acs=True), node(down(1), acs=True), pair(0, 1, **OFF))(sound())
-    (found,) = find(machine)
-    assert found.evidence["bridges"] == [down(0), down(1)]
-    assert found.evidence["p2p_off"] == ["0-1"]
 
 
 def test_acs_between_cards_that_are_never_peers_is_no_finding() -> None:
@@ -93,8 +68,3 @@ def test_acs_between_a_gpu_and_a_card_of_its_switch_is_named() -> None:
     assert (found.id, found.severity, found.evidence["bridges"]) == ("p2p.acs_on", "info", [down(9)])
     alone = replace(port, parent=None)  # a root port of its own
     assert find(replace(machine, pci=(*machine.pci, alone, replace(card, parent=down(9))))) == ()
-
-
-def test_acs_that_nobody_places_is_reported_as_that() -> None:
-    (found,) = find(replace(host(acs="on")(sound()), pci=()))
-    assert "ACS is on (where is not reported): P2P traffic is redirected" in found.says

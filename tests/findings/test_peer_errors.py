@@ -18,7 +18,7 @@ def field_errors(machine: Machine) -> list[Finding]:
     return [one for one in find(machine) if one.id == "gpu.field_error"]
 
 
-@pytest.mark.parametrize("reason", ["Unknown Error", "ERR!", "UNKNOWN", "TIMEOUT"])
+@pytest.mark.parametrize("reason", ["Unknown Error", "UNKNOWN"])
 def test_an_error_of_one_gpu_is_found(reason: str) -> None:
     (found,) = field_errors(unread(reason, 2))
     assert (found.subject.text, found.severity) == ("gpu:2", "warning")
@@ -26,9 +26,7 @@ def test_an_error_of_one_gpu_is_found(reason: str) -> None:
     assert found.evidence == {"missing": {"power_w.draw": reason}}
 
 
-@pytest.mark.parametrize(
-    "reason", ["not in the capture", "N/A", "NO_PERMISSION", "NOT_ASKED", "the capture ends here"]
-)
+@pytest.mark.parametrize("reason", ["not in the capture", "N/A", "NOT_ASKED"])
 def test_other_reasons_are_no_fault_of_the_gpu(reason: str) -> None:
     assert field_errors(unread(reason, 2)) == []
 

@@ -4,13 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.values.machine import Contradiction, Hop
-from tests.findings.boxes import all_of, driver, every_gpu, find, host, pair, sound
+from tests.findings.boxes import all_of, find, host, pair, sound
 
 VIRTUAL = host(virtual_machine="kvm")
-
-
-def test_a_container_that_shows_the_bus_hides_nothing() -> None:
-    assert find(host(container="docker")(sound())) == ()
 
 
 def test_a_container_without_the_bus_is_reported() -> None:
@@ -27,22 +23,6 @@ def test_a_virtual_machine_in_which_all_pairs_look_alike_may_hide_the_truth() ->
     assert "kvm" in found.says
 
 
-def test_a_virtual_machine_that_shows_switches_is_believed() -> None:
-    assert find(all_of(VIRTUAL, pair(0, 1, hop=Hop.PHB))(sound())) == ()
-
-
-def test_a_driver_whose_module_is_of_another_version_is_a_warning_while_it_answers() -> None:
-    (found,) = find(driver(kernel_module_version="535.54.03")(sound()))
-    assert (found.id, found.severity, found.subject.text) == ("driver.version_mismatch", "warning", "driver")
-    assert "550.163.01" in found.says
-    assert "535.54.03" in found.says
-
-
-def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
-    machine = all_of(host(container="docker"), every_gpu(pci_address=None))(sound())
-    assert find(replace(machine, pci=())) == ()
-
-
 @pytest.mark.parametrize(
     ("fact", "id", "subject", "words"),
     [
@@ -52,32 +32,6 @@ def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
             "link:0-3",
             "sources disagree on the topology of GPUs 0 and 3: x (a); y (b)",
         ),
-        (
-            "links[0-3].p2p_read",
-            "machine.contradiction",
-            "link:0-3",
-            "sources disagree on the peer read of GPUs 0 and 3",
-        ),
-        (
-            "gpus[1].clocks_mhz.memory.max",
-            "machine.contradiction",
-            "gpu:1",
-            "sources disagree on the memory clock max of GPU 1",
-        ),
-        ("driver.version", "machine.contradiction", "driver", "sources disagree on the driver version"),
-        (
-            "gpus[1].pci_address",
-            "machine.contradiction",
-            "gpu:1",
-            "sources disagree on the PCI address of GPU 1: x (a)",
-        ),
-        (
-            "driver.cuda_version",
-            "machine.contradiction",
-            "driver",
-            "sources disagree on the driver CUDA version: x (a)",
-        ),
-        ("host.memory_mib", "machine.contradiction", "machine", "sources disagree on the host memory: x (a)"),
         (
             "host.numa_nodes[1].cpus",
             "machine.contradiction",
@@ -101,9 +55,3 @@ def test_classes_that_the_legend_excludes_are_doubted_with_the_pairs() -> None:
     assert "SYS between GPUs of one NUMA node" in found.says
     assert len(found.evidence["pairs"]) == 6
     assert "gputopo bandwidth" in (found.remedy or "")
-
-
-def test_the_cpus_of_a_job_are_not_taken_for_those_of_a_numa_node() -> None:
-    (found,) = find(every_gpu(cpu_affinity="0,2,4")(sound()))
-    assert (found.id, found.severity, found.subject.text) == ("numa.affinity_cut", "info", "gpus:0-3")
-    assert "0,2,4" in found.says

@@ -39,21 +39,11 @@ def test_each_model_of_the_reference_data_has_the_level_of_its_architecture(vers
     assert wrong == {}
 
 
-@pytest.mark.parametrize("version", BUILDS)
-def test_whatever_is_not_fine_has_a_reason_and_a_remedy(version: str) -> None:
-    for model in known_gpus():
-        for cuda in ("11.4", BEFORE_PTX_8_5, NEWEST_CUDA):
-            found = support(model.name, installed(version), cuda)
-            assert (found.level == "fine") == (not found.reason) == (not found.remedy), model.name
-
-
 @pytest.mark.parametrize(
     ("version", "cuda", "level"),
     [
-        ("2.16.2", "12.0", "fine"),
         ("2.18.1", "12.2", "error"),
         ("2.18.1", "12.3", "fine"),
-        ("2.19.1", BEFORE_PTX_8_5, "error"),
         ("2.21.0", BEFORE_PTX_8_5, "error"),
         ("2.21.0", "12.5", "fine"),
     ],
@@ -64,19 +54,18 @@ def test_the_driver_of_a_hopper_must_know_the_ptx_of_the_wheel(version: str, cud
     assert found.compiles == (level == "fine")
 
 
-@pytest.mark.parametrize(
-    "model", ["Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 3090", "NVIDIA L40S", "Tesla T4"]
-)
-def test_compiled_kernels_need_only_a_driver_for_the_same_major_version(model: str) -> None:
+def test_compiled_kernels_need_only_a_driver_for_the_same_major_version() -> None:
     install = installed("2.19.1")
-    assert support(model, install, "12.0").level == "fine"
-    refused = support(model, install, "11.8")
+    assert support("Tesla T4", install, "12.0").level == "fine"
+    refused = support("Tesla T4", install, "11.8")
     assert refused.level == "error"
     assert "525.60.13" in refused.remedy
 
 
-@pytest.mark.parametrize("kernels", [("sm_80", "sm_100", "sm_120"), ("sm_80", "compute_100", "compute_120")])
-@pytest.mark.parametrize("model", ["NVIDIA B200", "NVIDIA GeForce RTX 5090"])
+@pytest.mark.parametrize(
+    ("model", "kernels"),
+    [("NVIDIA B200", ("sm_80", "sm_100")), ("NVIDIA GeForce RTX 5090", ("sm_80", "compute_120"))],
+)
 def test_a_build_for_the_gpu_is_fine_whatever_its_version(model: str, kernels: tuple[str, ...]) -> None:
     container = installed("2.17.1", cuda_version="12.8", kernels=kernels)
     assert support(model, container, "12.8").level == "fine"
@@ -106,26 +95,14 @@ def test_what_is_not_known_is_not_refused() -> None:
             "-m pip install 'tensorflow[and-cuda]==2.21.0'",
         ),
         (
-            installed("2.20.0", missing_libraries=("libcudnn.so.9",)),
-            "libcudnn.so.9 (package nvidia-cudnn-cu12) is missing",
-            "-m pip install 'tensorflow[and-cuda]==2.20.0'",
-        ),
-        (
             TensorFlowInstall(
                 distribution="tensorflow-cpu", version="2.21.0", platform="x86_64", is_cuda_build=False
             ),
             "tensorflow-cpu 2.21.0 is built without CUDA",
             "pip uninstall -y tensorflow-cpu && ",
         ),
-        (
-            TensorFlowInstall(
-                distribution="tensorflow", version="2.21.0", platform="aarch64", is_cuda_build=False
-            ),
-            "TensorFlow 2.21.0 is built without CUDA",
-            "gputopo explain install",
-        ),
     ],
-    ids=["no libraries", "one library", "tensorflow-cpu", "aarch64"],
+    ids=["no libraries", "tensorflow-cpu"],
 )
 def test_a_tensorflow_that_can_use_no_gpu_has_the_command_that_helps(
     install: TensorFlowInstall, reason: str, remedy: str

@@ -1,15 +1,10 @@
-import sys
-
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.findings import rules
 from gputopo.reference import CLOCK_EVENT_BITS
 from gputopo.values.history import History
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
-from tests.findings.boxes import IDS, every_gpu, gpu, sound
+from tests.findings.boxes import sound
 from tests.findings.watched import IDLE, find_watched, found, samples, watched
 
 IDLING = GpuSample(gpu=1, **IDLE)
@@ -18,11 +13,6 @@ IDLING = GpuSample(gpu=1, **IDLE)
 def test_steady_work_and_idling_have_no_findings() -> None:
     assert found([samples()] * 100) == ()
     assert found([IDLING] * 100) == ()
-
-
-def test_a_history_without_samples_reports_nothing() -> None:
-    assert find_watched(sound(2), History()) == ()
-    assert find_watched(sound(2), watched([IDLING])) == ()
 
 
 def test_a_link_that_changes_under_load_is_flapping_and_the_changes_are_counted() -> None:
@@ -72,37 +62,12 @@ def test_every_slowdown_seen_while_watched_is_reported_with_its_share(reason: st
     assert "25%" in finding.says
 
 
-def test_a_bit_without_a_name_is_reported_by_its_number() -> None:
-    (finding,) = found([samples(throttle_mask=0x4000)] * 10)
-    assert finding.id == "throttle.unknown"
-    assert "0x4000" in finding.says
-
-
-def test_the_general_slowdown_is_not_reported_beside_its_cause() -> None:
-    (finding,) = found([samples(throttle_mask=0x48)] * 10)
-    assert finding.id == "throttle.hw_thermal_slowdown"
-    both = found([*[samples(throttle_mask=0x48)] * 10, samples(throttle_mask=0x8)])
-    assert {finding.id for finding in both} == {"throttle.hw_thermal_slowdown", "throttle.hw_slowdown"}
-
-
 def test_time_that_was_not_watched_is_in_no_share() -> None:
     history = History()
     for time_s, mask in ((0.0, 0), (1.0, 4), (90_000.0, 0), (89_000.0, 0), (89_001.0, 0)):
         history.add(MachineSample(time_s=time_s, gpus=(samples(throttle_mask=mask),)))
     (finding,) = find_watched(sound(2), history)
     assert finding.evidence["share"] == pytest.approx(1 / 2)
-
-
-def test_a_clock_that_sinks_under_load_is_sagging() -> None:
-    (finding,) = found([samples()] * 30 + [samples(graphics_mhz=1200)] * 50)
-    assert (finding.id, finding.subject.text) == ("clocks.sagging", "gpu:1")
-    assert finding.evidence["before_mhz"] == 1530
-    assert finding.evidence["mhz"] == pytest.approx(1200, abs=5)
-
-
-def test_a_clock_that_sinks_for_a_reported_reason_is_reported_by_that_reason() -> None:
-    sinking = [samples()] * 30 + [samples(graphics_mhz=1200, throttle_mask=0x20)] * 50
-    assert {finding.id for finding in found(sinking)} == {"throttle.sw_thermal_slowdown"}
 
 
 def test_small_drift_and_one_short_dip_are_no_sagging() -> None:
@@ -142,72 +107,8 @@ def test_a_flood_of_xids_is_counted_without_end() -> None:
     assert any(finding.evidence == {"count": 1000 - 64} for finding in findings)
 
 
-def test_processes_that_came_and_went_are_counted_and_kinds_of_slowdown_have_an_end() -> None:
-    counts = (0, 2, 0)
-    (finding,) = found([samples(other_processes=count) for count in counts for _ in range(3)])
-    assert finding.says.endswith("2 other processes started during the run")
-    many = watched([samples(throttle_mask=mask) for mask in range(1, 100)])
-    assert len(many.gpus[1].masks) == 64
-
-
-def test_a_long_watch_needs_no_more_memory_than_a_short_one() -> None:
-    def size(count: int) -> int:
-        changing = [samples(pcie_gen=1 + number % 3, throttle_mask=number % 8) for number in range(100)]
-        history = watched(changing * (count // 100))
-        seen = history.gpus[1]
-        return sum(sys.getsizeof(value) for value in msgspec.structs.astuple(seen)) + sys.getsizeof(
-            history.xids
-        )
-
-    assert size(4000) <= size(200) + 200  # numbers grow by some bytes, nothing by the sample
-
-
-def test_a_gpu_that_is_lost_or_not_in_the_machine_is_left_out() -> None:
-    slow = watched([samples(pcie_gen=1)] * 20)
-    assert find_watched(gpu(1, lost=True)(sound(2)), slow) == ()
-    assert find_watched(sound(1), slow) == ()
-
-
 def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
     (finding,) = found([samples()] * 6 + [GpuSample(gpu=1)] * 4, xids=[Xid(code=79, gpu=1)])
     assert (finding.id, finding.severity, finding.subject.text) == ("gpu.lost", "error", "gpu:1")
     assert "no answer in 4 of 10 samples" in finding.says
     assert finding.evidence == {"silent_moments": 4, "moments": 10}
-
-
-@given(
-    st.lists(
-        st.builds(
-            MachineSample,
-            time_s=st.floats(0, 1e9),
-            gpus=st.lists(
-                st.builds(
-                    GpuSample,
-                    gpu=st.integers(0, 3),
-                    graphics_mhz=st.none() | st.integers(0, 3000),
-                    memory_mhz=st.none(),
-                    power_w=st.none() | st.floats(0, 700),
-                    temperature_c=st.none() | st.integers(0, 120),
-                    throttle_mask=st.none() | st.integers(0, 2**20),
-                    gpu_utilization_percent=st.none() | st.integers(0, 100),
-                    pcie_gen=st.none() | st.integers(0, 6),
-                    pcie_width=st.none() | st.sampled_from([1, 4, 8, 16]),
-                ),
-                max_size=4,
-            ).map(tuple),
-            xids=st.lists(
-                st.builds(Xid, code=st.integers(0, 200), gpu=st.none() | st.integers(0, 9)), max_size=3
-            ).map(tuple),
-        ),
-        max_size=30,
-    )
-)
-def test_no_history_raises_and_every_id_is_in_the_table(samples: list[MachineSample]) -> None:
-    history = History()
-    for sample in samples:
-        history.add(sample)
-    for machine in (sound(4), every_gpu(pcie={"gen_max": None})(sound(2))):
-        for finding in find_watched(machine, history):
-            assert finding.id in IDS
-            assert finding.remedy
-            assert 0 <= finding.evidence.get("share", 0) <= 1

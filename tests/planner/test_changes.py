@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, effect_of_changes, plan
@@ -10,7 +10,7 @@ from gputopo.prediction import paths_of
 from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
-from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
+from gputopo.values.machine import Gpu, Machine, Pcie
 from gputopo.values.run.plan import Plan, WhatIf
 from tests import there
 from tests.matrices import machine_of
@@ -81,19 +81,6 @@ def test_a_narrow_card_in_a_wide_slot_is_as_fast_as_its_peers(*, measured: bool)
     assert any("Gen3 x16 instead of Gen3 x4" in words for words in found.basis)
 
 
-@pytest.mark.parametrize(
-    ("texts", "changes"),
-    [
-        (["gpu0: x8; acs off", "all: RTX 4090"], ("gpu0: x8", "acs off", "all: RTX 4090")),
-        (["gpu0,1: x8, acs off"], ("gpu0,1: x8", "acs off")),
-    ],
-)
-def test_several_changes_are_separated_by_semicolons_or_commas(
-    texts: list[str], changes: tuple[str, ...]
-) -> None:
-    assert answer(box(16, 16), *texts).changes == changes
-
-
 def test_several_changes_are_made_in_their_order() -> None:
     assert widths_of(planned(box(16, 16, 16, 16), "gpus 0-1, 3: x4")[1]) == [4, 4, 16, 4]
     assert widths_of(planned(box(16, 16), "all: x4", "gpu0: x16")[1]) == [16, 4]
@@ -103,13 +90,10 @@ def test_several_changes_are_made_in_their_order() -> None:
     ("change", "what"),
     [
         ("gpu9: x16", "no such GPU"),
-        ("gpu0-9: x16", "no such GPU"),
-        ("gpu1-0: x16", "no such GPU"),
         ("faster", "does not know"),
         ("gpu0: x3", "no PCIe link x3"),
         ("gpu0: gen6", "3 at most, not 6"),
         ("nvlink 0-1", "have no free NVLinks"),
-        ("nvlink 0-7", "no such GPU"),
         ("gpu0: GTX 9999", "does not know the GPU"),
     ],
 )
@@ -147,60 +131,11 @@ def test_nvlink_joins_two_gpus_by_all_free_links() -> None:
     assert answer(after).changes == ()
 
 
-@pytest.mark.parametrize(("count", "tried"), [(4, 6), (5, 0)])
+@pytest.mark.parametrize(("count", "tried"), [(3, 3), (5, 0)])
 def test_every_bridge_between_few_gpus_is_tried(count: int, tried: int) -> None:
     machines = planned(box(*[16] * count, name="GeForce RTX 3090"))
     bridges = [[(link.a, link.b) for link in machine.links if link.nvlinks] for machine in machines]
     assert len({pair for pairs in bridges for pair in pairs}) == tried
-
-
-def tree(*, acs: bool = False) -> Machine:
-    """Return two GPUs behind a switch, and a third in a port of another socket."""
-    root = {"kind": "bridge", "max_speed_gt_per_s": 8.0, "max_width": 16, "acs": False}
-    ports = {
-        "0000:00:01.0": ("pci0000:00", None, 0, 16),
-        "0000:01:00.0": ("pci0000:00", "0000:00:01.0", 0, 16),
-        "0000:02:00.0": ("pci0000:00", "0000:01:00.0", 0, 16),
-        "0000:02:01.0": ("pci0000:00", "0000:01:00.0", 0, 16),
-        "0000:80:02.0": ("pci0000:80", None, 1, 4),
-    }
-    nodes = [
-        msgspec.convert(
-            {**root, "address": address, "root": at, "parent": parent, "numa_node": node, "max_width": width},
-            PciNode,
-        )
-        for address, (at, parent, node, width) in ports.items()
-    ]
-    nodes = [msgspec.structs.replace(one, acs=acs and one.address.startswith("0000:02:0")) for one in nodes]
-    places = {"0000:03:00.0": "0000:02:00.0", "0000:04:00.0": "0000:02:01.0", "0000:81:00.0": "0000:80:02.0"}
-    roots = {"0000:80:02.0": "pci0000:80"}
-    cards = [
-        PciNode(address=address, root=roots.get(port, "pci0000:00"), parent=port, kind="gpu")
-        for address, port in places.items()
-    ]
-    hops = {(0, 1): Hop.PIX, (0, 2): Hop.SYS, (1, 2): Hop.SYS}
-    return Machine(
-        source="a test",
-        gpus=tuple(
-            Gpu(
-                index=index,
-                name="Tesla P100-PCIE-16GB",
-                pci_address=address,
-                pcie=Pcie(gen_max=3, width_now=width, width_max=width),
-            )
-            for index, (address, width) in enumerate(zip(places, (16, 16, 4), strict=True))
-        ),
-        links=tuple(Link(a=a, b=b, hop=hop) for (a, b), hop in hops.items()),
-        pci=(*nodes, *cards),
-    )
-
-
-def test_without_acs_gpus_of_a_switch_copy_directly() -> None:
-    with_acs, without = tree(acs=True), tree()
-    assert paths_of(with_acs).pair(0, 1).gb_per_s < paths_of(without).pair(0, 1).gb_per_s
-    assert paths_of(planned(with_acs, "acs off")[1]) == paths_of(planned(without, "acs off")[0])
-    redirects = [any(node.acs for node in machine.pci) for machine in planned(with_acs)]
-    assert False in redirects, "it is tried"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +157,6 @@ lanes = st.sampled_from([1, 4, 8, 16])
 
 
 @given(st.lists(lanes, min_size=2, max_size=3), st.booleans(), st.integers(0, 2), lanes)
-@settings(max_examples=25)
 def test_an_improved_link_never_lowers_the_prediction(
     widths: list[int], measured: bool, index: int, width: int
 ) -> None:

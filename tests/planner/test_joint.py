@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import planner
@@ -84,7 +84,6 @@ def test_the_exchange_of_two_hosts_is_that_of_their_sums_over_each_network_path(
     st.floats(0.4, 10.0),
     st.sampled_from(["resnet50", "vgg16", "alexnet"]),
 )
-@settings(max_examples=25)
 def test_a_faster_network_never_makes_a_step_longer_nor_faster_than_without_one(
     sizes: list[int], gbit_per_s: float, model: str
 ) -> None:

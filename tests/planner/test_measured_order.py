@@ -10,7 +10,7 @@ from gputopo.values.bandwidth import Bandwidth, Samples
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Plan
 from tests.invented_bandwidths import MEASURED_AT, pair
-from tests.matrices import FOUR_AND_FOUR, SEVEN, machine_of
+from tests.matrices import SEVEN, machine_of
 
 
 def measured(matrix: str, speed: dict[tuple[int, int], float], default: float = 10.0) -> Machine:
@@ -45,13 +45,6 @@ def test_noise_does_not_decide_between_equal_sets_topology_does() -> None:
     assert found.choice.gpus == (0, 1)
 
 
-def test_a_long_row_of_small_steps_is_cut_before_its_ends_are_called_equal() -> None:
-    row = {pair: 10.0 * 0.96**number for number, pair in enumerate(sorted(combinations(range(7), 2))[::-1])}
-    found = plan(measured(SEVEN, row), Request(num_gpus=2)).choice.gpus
-    assert found != (0, 1), "the pair of lowest indices has 4.4 GB/s"
-    assert row[found[0], found[1]] > 10.0 / 1.5
-
-
 def test_the_slowest_pair_of_a_set_decides() -> None:
     # 0-1 is the fastest, and 2 is slow to both; 4, 5 and 6 are even.
     speed = {(0, 1): 50.0, (0, 2): 2.0, (1, 2): 2.0}
@@ -80,15 +73,6 @@ def test_where_one_pair_has_no_number_topology_decides_and_the_plan_states_which
     assert "was not used: no rate for both directions of GPUs 3 and 6" in why(found)
     # Without GPU 6 all pairs to choose from have one.
     assert plan(machine, Request(num_gpus=2, exclude=(6,))).choice.gpus == (2, 5)
-
-
-def test_a_single_gpu_and_a_machine_without_numbers_are_planned_as_before() -> None:
-    plain = machine_of(FOUR_AND_FOUR)
-    for request in (Request(num_gpus=1), Request(num_gpus=3), Request(prefer_pix=True)):
-        empty = msgspec.structs.replace(plain, bandwidth=Bandwidth(source="live"))
-        assert plan(empty, request).choice.gpus == plan(plain, request).choice.gpus
-    assert "measured" not in why(plan(plain, Request(num_gpus=3)))
-    assert "best of 7 GPUs by index" in why(plan(measured(SEVEN, {}), Request(num_gpus=1)))
 
 
 @given(

@@ -11,9 +11,9 @@ from gputopo.workload import MIN_CHUNK
 
 SIZES = (64, 40_000, 40 * MIN_CHUNK, 7, 3 * MIN_CHUNK, 1_000_000, 12 * MIN_CHUNK)
 HOST = -1
-SPREAD = ("copy", "psgpu", "psgpu#2", "psgpu#3")
-ON_HOST = ("pscpu", "pscpu#3")
-COUNTS = (3, 4)
+SPREAD = ("copy", "psgpu", "psgpu#2")
+ON_HOST = ("pscpu#3",)
+COUNTS = (3,)
 
 
 def main() -> None:

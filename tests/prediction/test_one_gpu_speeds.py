@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures import read_bundled
 from gputopo.prediction import (
     Figure,
     OneGpuJob,
@@ -80,14 +79,6 @@ def test_a_larger_batch_takes_a_longer_step_and_more_images_per_sec() -> None:
     rates = [speed.images_per_sec for speed in speeds]
     assert rates == sorted(rates)
     assert speeds[0].source.endswith("batch 64, scaled to 1")
-
-
-def test_the_figures_of_the_nearest_batch_count_by_their_median() -> None:
-    slow = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 150.0)
-    fast, far = slow._replace(images_per_sec=208.0), slow._replace(batch=128, images_per_sec=900.0)
-    speed = predicted(slow, [slow, fast, far])
-    assert speed.images_per_sec == pytest.approx(179.0)
-    assert speed.low < 150.0 < 208.0 < speed.high < 250.0
 
 
 def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> None:
@@ -173,54 +164,12 @@ def test_a_given_speed_counts_before_earlier_runs_and_these_before_published_fig
     [
         run("GeForce GTX 1070"),
         run(devices=2),
-        run(status="failed"),
-        run(backend="cpu"),
-        run(throughput=None),
-        run(spec={}),
-        run(spec={**run().spec, "model": "vgg16"}),
         run(spec={**run().spec, "precision": {"compute": "fp16"}}),
-        run(spec={**run().spec, "task": "forward"}),
         run(spec={**run().spec, "data": {"folder": "/data"}}),
     ],
 )
 def test_runs_of_other_jobs_and_gpus_do_not_count(other: Result) -> None:
     assert speed(Gpu(index=0, name=GTX_1080), history=figures_of(other)).basis == "datasheet"
-
-
-def test_time_marks_of_runs_on_several_gpus_count_if_none_ran_alone() -> None:
-    marks = Figure(GTX_1080, "resnet50", 64, "fp32", 130.0, by_marks=True)
-    found = speed(Gpu(index=0, name=GTX_1080), history=[marks])
-    assert found.images_per_sec == pytest.approx(130.0)
-    assert found.source == "measured here: time marks of runs on several GeForce GTX 1080, batch 64"
-    alone = marks._replace(batch=32, images_per_sec=120.0, by_marks=False)
-    assert speed(Gpu(index=0, name=GTX_1080), history=[marks, alone]).source == (
-        "measured here: runs on one GeForce GTX 1080, batch 32, scaled to 64"
-    )
-
-
-def test_the_median_of_the_latest_three_runs_counts() -> None:
-    history = [Figure(GTX_1080, "resnet50", 64, "fp32", rate) for rate in (150.0, 75.0, 148.0, 90.0, 90.0)]
-    found = speed(Gpu(index=0, name=GTX_1080), history=history)
-    assert found.images_per_sec == 148.0
-    assert found.source == "measured here: 3 runs on one GeForce GTX 1080, batch 64"
-
-
-def test_a_run_on_a_gpu_itself_counts_before_those_on_others_of_its_model() -> None:
-    throttled = Figure(GTX_1080, "resnet50", 64, "fp32", 90.0, gpu_index=1)
-    sound = Figure(GTX_1080, "resnet50", 64, "fp32", 140.0, gpu_index=0)
-    box = machine(*[Gpu(index=0, name=GTX_1080)] * 3)
-    for history in ([sound, throttled], [throttled, sound]):
-        first, second, without = (one.images_per_sec for one in speeds(box, history=history).values())
-        assert (first, second) == (140.0, 90.0)
-        assert 90.0 <= without <= 140.0
-
-
-def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
-    found = speeds(read_bundled("dgx1-p100"))
-    for one in found.values():
-        assert one.low < 219 < one.high
-        assert one.images_per_sec == pytest.approx(221.7, rel=0.01)
-        assert one.source == "published: tf_cnn_benchmarks on Tesla P100-SXM2-16GB, batch 64"
 
 
 def test_a_gpu_of_an_unknown_model_has_no_speed() -> None:

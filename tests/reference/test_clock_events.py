@@ -1,24 +1,9 @@
 import pynvml
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.reference import CLOCK_EVENT_BITS, decode_clock_events, throttle_reasons
 from gputopo.values.machine import Throttle
-
-
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [
-        (0, ()),
-        (0x1, ("gpu_idle",)),
-        (0x24, ("sw_power_cap", "sw_thermal_slowdown")),
-        (0x1A8, ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting")),
-        (0x800, ("unknown_0x800",)),
-    ],
-)
-def test_throttle_bits_are_reported_in_words(mask: int, words: tuple[str, ...]) -> None:
-    assert decode_clock_events(mask) == words
 
 
 @given(st.integers(min_value=0, max_value=(1 << 64) - 1))

@@ -34,34 +34,10 @@ def warmup_of(result: Result) -> int | None:
     return None if result.steady_steps is None else result.steady_steps - 2
 
 
-@given(level=LEVELS, before=st.integers(3, 80), factor=st.sampled_from([1.3, 2.0, 10.0]))
-def test_a_step_in_the_level_ends_the_warm_up_where_it_is(level: float, before: int, factor: float) -> None:
-    found = there(warmup_of(found_in([factor * level] * before + [level] * 3 * before)))
-    assert abs(found - before) <= 1
-
-
 @given(level=LEVELS, seed=SEEDS, before=st.integers(5, 36))
 def test_noise_does_not_hide_a_step_and_moves_it_by_few(level: float, seed: int, before: int) -> None:
     times = noisy(2 * level, before, seed) + noisy(level, 120, seed + 1)
     assert before <= there(warmup_of(found_in(times))) <= before + 3
-
-
-@given(level=LEVELS, length=st.integers(10, 60), height=st.sampled_from([0.5, 1.0, 3.0]))
-def test_after_a_ramp_no_step_is_left_that_is_well_above_the_level(
-    level: float, length: int, height: float
-) -> None:
-    ramp = [level * (1 + height * (1 - number / length)) for number in range(length)]
-    found = there(warmup_of(found_in(ramp + [level] * 3 * length)))
-    assert found <= length
-    assert max([*ramp, level][found:]) <= 1.2 * level
-
-
-@given(level=LEVELS, length=st.integers(20, 200), growth=st.sampled_from([0.05, 0.1, 1.0]))
-def test_a_ramp_that_does_not_end_is_never_steady(level: float, length: int, growth: float) -> None:
-    found = found_in([level * (1 + growth * number) for number in range(length)])
-    assert found.steady_steps is None
-    change = there(found.speed_change)
-    assert change.after < change.before
 
 
 @given(
@@ -128,12 +104,6 @@ def test_a_faster_first_part_is_a_slow_down_and_counts() -> None:
     assert (change.before, change.after) == pytest.approx((40.9, 36.45), rel=0.01)
     assert result.steady_steps is None
     assert there(result.throughput).mean == pytest.approx(38.3, rel=0.01)
-
-
-def test_a_drill_that_begins_at_step_100_is_a_slow_down_after_step_99() -> None:
-    change = there(result_of(steps_of((99, 0.1), (101, 0.12))).speed_change)
-    assert change.after_step in (99, 100)
-    assert change.after < change.before
 
 
 def test_a_slower_part_that_is_more_than_a_quarter_is_no_warm_up() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from gputopo.reference import CLOCK_EVENT_BITS
@@ -13,7 +12,6 @@ from gputopo.values.run.program import PROGRAM
 from gputopo.values.run.verdict import (
     AS_PLANNED,
     FAULTY,
-    NOT_CHECKED,
     NOT_JUDGED,
     NOT_SEEN,
     OUTSIDE,
@@ -95,41 +93,16 @@ def test_all_well_is_said_with_what_was_checked() -> None:
             "SW thermal",
         ),
         (
-            always(throttle_mask=CLOCK_EVENT_BITS["hw_thermal_slowdown"]),
-            "throttle.hw_thermal_slowdown",
-            "error",
-            "of the time",
-        ),
-        (
-            always(throttle_mask=CLOCK_EVENT_BITS["sw_power_cap"]),
-            "throttle.sw_power_cap",
-            "info",
-            "within the power limit",
-        ),
-        (
             always(graphics_mhz=1380),
             "clocks.core_slower_than_peers",
             "warning",
             "10% below GPUs of its model",
         ),
-        (since(30, pcie_width=1), "pcie.width_degraded", "warning", "fell from x16 to x1 under load"),
         (
             since(30, pcie_gen=1),
             "pcie.generation_degraded",
             "warning",
             "fell from generation 3 to generation 1",
-        ),
-        (
-            always(pcie_gen=1),
-            "pcie.link_slower_than_peers",
-            "warning",
-            "generation 1 x16 under load, at least twice as fast",
-        ),
-        (
-            lambda number: {"pcie_gen": 1 + 2 * (number % 2)},
-            "pcie.link_flapping",
-            "warning",
-            "changed 58 times",
         ),
         (since(30, processes=2, other_processes=1), "gpu.busy", "warning", "another process started"),
         (always(processes=2, other_processes=1), "gpu.busy", "info", "from the start"),
@@ -156,16 +129,6 @@ def test_an_xid_and_a_lost_gpu_are_errors_and_come_first() -> None:
         ("clocks.core_slower_than_peers", "warning"),
     ]
     assert found.word == FAULTY
-
-
-def test_a_busy_host_is_named() -> None:
-    busy = msgspec.structs.replace(IDLE_HOST, other_cpu_share=0.9, run_cpu_share=0.1, run_queue=20.0)
-    (found,) = recorded(host=busy).faults
-    assert (found.id, found.gpu, found.says) == (
-        "host.busy",
-        None,
-        "host: other programs used 90% of the CPU",
-    )
 
 
 def test_idle_gpus_have_low_clocks_and_links_for_no_fault() -> None:
@@ -209,7 +172,7 @@ def placed(*gpus: GpuSample, seconds: float = 10.0) -> tuple[str, str | None]:
     return there(summary.result().placed).word, there(summary.hardware).placement.news()
 
 
-@pytest.mark.parametrize("seen", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("seen", [(1,), (0, 1)])
 def test_a_program_on_planned_gpus_is_as_planned(seen: tuple[int, ...]) -> None:
     gpus = [own(gpu, gpu in seen) for gpu in range(4)]
     assert placed(*gpus, seconds=120.0) == (AS_PLANNED, None)
@@ -227,36 +190,3 @@ def test_a_program_that_is_seen_nowhere_is_reported_after_a_while() -> None:
     assert placed(*nowhere, seconds=30.0) == (NOT_SEEN, None)
     word, news = placed(*nowhere, seconds=60.0)
     assert (word, news) == (NOT_SEEN, "the program was seen on no GPU in 60 s; planned: GPUs 0-1")
-
-
-@pytest.mark.parametrize(
-    "gpu",
-    [
-        {"processes": 2, "other_processes": None},  # numbers of another namespace
-        {},  # the driver does not answer
-        {"processes": 0, "other_processes": 0, "gpu_utilization_percent": 90},  # it lists none of them
-    ],
-)
-def test_where_nvml_lists_no_process_it_is_not_checked(gpu: dict[str, Any]) -> None:
-    gpus = [GpuSample(gpu=index, **gpu) for index in (0, 1)]
-    assert placed(*gpus, seconds=120.0) == (NOT_CHECKED, None)
-
-
-def test_memory_that_grows_shows_a_program_that_nvml_does_not_list() -> None:
-    samples = (
-        Sample(
-            time_s=time_s,
-            gpus=(GpuSample(gpu=0, processes=0, other_processes=0, memory_used_mib=mib),),
-        )
-        for time_s, mib in ((0.0, 10), (100.0, 4000))
-    )
-    assert there(summary_of(1, *samples).result().placed).word == NOT_CHECKED
-
-
-def test_the_same_news_comes_once() -> None:
-    seen = (own(0, 0), own(1))
-    summary = summary_of(1, Sample(time_s=0.0, gpus=seen))
-    placement = there(summary.hardware).placement
-    assert placement.news() is not None
-    summary.add(Sample(time_s=1.0, gpus=seen))
-    assert placement.news() is None

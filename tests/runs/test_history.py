@@ -62,10 +62,9 @@ def without(machine: Machine, *indices: int) -> Machine:
     "now",
     [
         without(machine_with(4), 1),
-        machine_with(5),
         changed(machine_with(4), 2, lost=True, name=None, pci_address=None),
     ],
-    ids=["one gone", "one more", "one lost without its address"],
+    ids=["one gone", "one lost without its address"],
 )
 def test_a_machine_with_fewer_gpus_or_more_is_found_by_the_others(now: Machine, tmp_path: Path) -> None:
     box, then = BoxHistory(tmp_path), machine_with(4)
@@ -79,14 +78,11 @@ def test_a_machine_with_fewer_gpus_or_more_is_found_by_the_others(now: Machine, 
     "other",
     [
         msgspec.structs.replace(machine_with(3), host=Host(cpu_model="Another CPU")),
-        msgspec.structs.replace(machine_with(3), host=Host(cpu_model="A CPU", sockets=2)),
-        msgspec.structs.replace(machine_with(3), host=Host(cpu_model="A CPU", memory_mib=32_000)),
         msgspec.structs.replace(machine_with(3), host=Host()),
         changed(machine_with(3), 1, name="NVIDIA Test 2"),
         changed(machine_with(3), 1, pci_address="0000:81:00.0"),
-        without(machine_with(3), 0, 1, 2),
     ],
-    ids=["cpu", "sockets", "memory", "host not known", "card", "slot", "no GPU"],
+    ids=["cpu", "host not known", "card", "slot"],
 )
 def test_a_machine_that_differs_in_more_than_the_gpus_it_has_is_another(
     other: Machine, tmp_path: Path
@@ -96,22 +92,6 @@ def test_a_machine_that_differs_in_more_than_the_gpus_it_has_is_another(
     box.save(msgspec.structs.replace(machine_with(4), host=host), bandwidth_of(4), saved_at=1.0)
     assert box.latest_with_other_gpus(machine_with(3)) is not None
     assert box.latest_with_other_gpus(other) is None
-
-
-def test_of_what_was_saved_with_other_gpus_the_last_on_all_that_are_left_is_taken(tmp_path: Path) -> None:
-    box, now = BoxHistory(tmp_path), without(machine_with(4), 1)
-    assert box.latest_with_other_gpus(now) is None
-    another = msgspec.structs.replace(machine_with(4), host=Host(cpu_model="Another CPU"))
-    for saved_at, machine, gpus in (
-        (1.0, machine_with(4), (0, 1)),
-        (2.0, machine_with(4), (0, 2, 3)),
-        (3.0, machine_with(4), (0, 1)),
-        (4.0, another, (0, 2, 3)),
-    ):
-        samples = tuple(pair(gpus[0], other, 1.0) for other in gpus[1:])
-        box.save(machine, session(1.0, samples=samples), saved_at=saved_at)
-    found = there(box.latest_with_other_gpus(now))
-    assert found.saved_at == 2.0
 
 
 def test_what_cannot_be_distinguished_is_not_filed(tmp_path: Path) -> None:
@@ -167,65 +147,11 @@ def test_a_file_of_a_later_version_is_neither_read_nor_written(tmp_path: Path) -
     assert box.path.read_bytes() == before
 
 
-def test_a_full_disk_is_reported_in_one_line_and_what_was_there_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    box = BoxHistory(tmp_path)
-    box.save(MACHINE, session(1.0), saved_at=1.0)
-    connect = sqlite3.connect
-
-    def full(*arguments: object, **more: object) -> sqlite3.Connection:
-        connection = connect(*arguments, **more)  # type: ignore[call-overload]
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-        assert isinstance(connection, sqlite3.Connection)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", full)
-    large = bandwidth_of(8)
-    with pytest.raises(InputError, match="no space left"):
-        box.save(MACHINE, large, saved_at=2.0)
-    found = there(box.latest(MACHINE))
-    assert found.saved_at == 1.0
-
-
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write") as error:
         BoxHistory(tmp_path / "file").save(MACHINE, session(1.0), saved_at=0.0)
     assert "GPUTOPO_HOME" in error.value.hint
-
-
-def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have SQLite wait for no other writer."""
-    connect = sqlite3.connect
-
-    def impatient(*arguments: Any, **more: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **{**more, "timeout": 0.0})
-        assert isinstance(connection, sqlite3.Connection)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", impatient)
-
-
-def test_a_writer_that_waits_too_long_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_waiting(monkeypatch)
-    box = BoxHistory(tmp_path)
-    box.save(MACHINE, session(1.0), saved_at=0.0)
-    holder = sqlite3.connect(box.path, isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(InputError, match="in use"):
-        box.save(MACHINE, session(2.0), saved_at=0.0)
-    holder.execute("COMMIT")
-    holder.close()
-
-
-def test_the_date_is_that_of_measuring_and_of_filing_where_that_is_all_that_is_known() -> None:
-    measured = Saved(bandwidth=session(1.0), machine=MACHINE, saved_at=0.0)
-    assert measured.date == "2026-11-18 11:06 UTC"
-    read = Saved(bandwidth=session(1.0, measured_at=None), machine=MACHINE, saved_at=0.0)
-    assert read.date.endswith("(saved 1970-01-01 00:00 UTC)")
-    assert Saved(bandwidth=session(1.0, measured_at=1e300), machine=MACHINE, saved_at=0.0).date
 
 
 def between(*hosts: str, rate: float = 1.0) -> Bandwidth:
@@ -353,23 +279,14 @@ def test_a_lost_file_is_made_again_but_for_runs_whose_folders_are_gone(
     assert speeds(runs) == [4.0, 3.0, 2.0]
 
 
-@pytest.mark.parametrize("state", ["damaged", "later", "folder", "locked"])
-def test_runs_are_read_from_their_folders_if_the_file_cannot_be_used(
-    state: str, runs: BoxHistory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_waiting(monkeypatch)
-    with contextlib.closing(sqlite3.connect(runs.path, isolation_level=None)) as holder:
-        if state == "damaged":
-            runs.path.write_bytes(GARBAGE)
-        if state == "later":
-            later_version(runs.path)
-        if state == "folder":
-            runs.path.unlink()
-            runs.path.mkdir()
-        if state == "locked":
-            holder.execute("BEGIN EXCLUSIVE")
-        assert speeds(runs, MACHINE) == [2.0, 1.0]
-    assert runs.path.is_dir() or state != "damaged" or runs.path.read_bytes() == GARBAGE
+@pytest.mark.parametrize("state", ["damaged", "later"])
+def test_runs_are_read_from_their_folders_if_the_file_cannot_be_used(state: str, runs: BoxHistory) -> None:
+    if state == "damaged":
+        runs.path.write_bytes(GARBAGE)
+    else:
+        later_version(runs.path)
+    assert speeds(runs, MACHINE) == [2.0, 1.0]
+    assert state != "damaged" or runs.path.read_bytes() == GARBAGE
 
 
 def test_parallel_runs_lose_no_result_and_none_is_there_twice(tmp_path: Path) -> None:

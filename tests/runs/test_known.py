@@ -1,6 +1,5 @@
 """What is known before a run, and where its expected speed is from."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import pytest
 
 from gputopo.captures import read_bundled
 from gputopo.runs import BoxHistory, known_before, with_alone
-from gputopo.values.machine import Machine, MemoryMib, Nic, NicPort
-from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.program import job_of
 from gputopo.values.run.result import Result
@@ -64,12 +61,10 @@ def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
     "other",
     [
         run(MACHINE, "alexnet"),
-        run(MACHINE, "vgg16", gpus=(0, 2)),
         run(MACHINE, "vgg16", status="failed"),
-        run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "batch_size": 32}),
         run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "drills": [{"kind": "x"}]}),
     ],
-    ids=["another model", "other GPUs", "failed", "another batch", "a drill"],
+    ids=["another model", "failed", "a drill"],
 )
 def test_a_run_of_another_job_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
     expected = there(known(other).expected)
@@ -107,23 +102,6 @@ def test_gpus_below_one_switch_share_its_link_and_memory_is_known() -> None:
     assert found.speeds == {}  # all of one model
 
 
-def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
-    plain = read_bundled("7gforce")
-    full = msgspec.structs.replace(MACHINE, gpus=tuple(
-        msgspec.structs.replace(gpu, memory_mib=MemoryMib(total=8192 + gpu.index)) for gpu in MACHINE.gpus[:2]
-    ))  # fmt: skip
-    devices = on_hosts(gpu_devices(1), gpu_devices(2))
-    found = known_on(devices, [None, full])
-    assert found.memory_mib == {"1:0": 8192, "1:1": 8193}
-    assert found.sharing == {1: (2,), 2: (1,)}
-    assert known_on(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
-
-
-def known_on(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
-    spec = {**run_on_hosts().spec, "devices": msgspec.to_builtins(devices)}
-    return known_before(core(spec), machines, PLAN, ())
-
-
 def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
     spec = {**run_on_hosts().spec, **changed}
     return known_before(core(spec), [MACHINE, None], plan, past)
@@ -157,11 +135,9 @@ def test_runs_over_the_same_devices_of_the_same_hosts_count_before_the_plan() ->
     "other",
     [
         run_on_hosts(address="10.0.0.3:40001"),
-        run_on_hosts(gpu=1),
         run_on_hosts(batch_size=32),
-        run(MACHINE, "vgg16"),
     ],
-    ids=["another network", "another GPU", "another batch", "one host"],
+    ids=["another network", "another batch"],
 )
 def test_a_run_over_other_devices_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
     expected = there(of_hosts(other).expected)
@@ -169,25 +145,6 @@ def test_a_run_over_other_devices_does_not_count_and_the_plan_is_the_source(othe
     assert of_hosts(other, plan=UNPREDICTED).unexpected == (
         "there is no earlier run of this job on these devices of these hosts, and the plan predicts no speed"
     )
-
-
-def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
-    def with_port(rate: float, max_rate: float | None = None) -> Machine:
-        port = NicPort(
-            index=1, rdma_device="mlx5_0", state="ACTIVE", rate_gbit_per_s=rate, max_rate_gbit_per_s=max_rate
-        )
-        nic = Nic(index=0, name="mlx5_0", pci_address="0000:05:00.0", ports=(port,))
-        return msgspec.structs.replace(MACHINE, nics=(nic,))
-
-    devices = on_hosts(*[gpu_devices(1)] * 4)
-    like = [with_port(100), with_port(100)]
-    assert known_on(devices, [*like, with_port(100), None]).networks == {}
-    slower = known_on(devices, [*like, with_port(25), None]).networks
-    assert slower == {2: "its fastest port has 25 Gbit/s, the ports of the others 100"}
-    degraded = known_on(devices, [*like, with_port(100, 200), None]).networks
-    assert list(degraded) == [2]
-    assert "mlx5_0" in degraded[2]
-    assert "200" in degraded[2]
 
 
 def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> None:

@@ -4,8 +4,6 @@ import statistics
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.report import document_text, repeats_document
 from gputopo.runs import combine_repeats, summarise
@@ -46,21 +44,6 @@ def test_without_a_complete_repeat_there_is_no_speed_and_never_a_zero() -> None:
     assert "repeat 1  failed: killed by SIGKILL" in text
     assert "None of 2 repeats gave a speed." in text
     assert "\n0" not in text
-
-
-def test_the_report_has_a_line_for_each_repeat_and_one_for_all() -> None:
-    text = document_text(repeats_document(combine_repeats([run_at(100.0), run_at(120.0)], 2)))
-    assert "repeat 1  100.0 images/sec ±" in text
-    assert "repeat 2  120.0 images/sec ±" in text
-    assert "110.0 images/sec ± 14.1 over 2 of 2 repeats, from 100.0 to 120.0" in text
-
-
-@given(speeds=st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20))
-def test_the_mean_lies_between_the_extremes_and_a_single_repeat_has_no_deviation(speeds: list[float]) -> None:
-    found = there(combine_repeats([run_at(speed) for speed in speeds], len(speeds)).images_per_sec)
-    assert found.lowest * (1 - 1e-9) <= found.mean <= found.highest * (1 + 1e-9)
-    assert found.of == len(speeds)
-    assert (found.deviation is None) == (len(speeds) == 1)
 
 
 def test_what_ends_repeats_from_outside_counts_only_if_no_repeat_failed() -> None:

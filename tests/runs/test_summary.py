@@ -20,13 +20,10 @@ from gputopo.values.run.events import (
     Noticed,
     RankFailed,
     Resumed,
-    RunFinished,
     RunStarted,
     Sample,
     Step,
     Traced,
-    encode_line,
-    read_events,
 )
 from tests import there
 from tests.invented_runs import (
@@ -78,7 +75,6 @@ def test_what_was_kept_and_noticed_is_reported_once_and_the_report_shows_it() ->
 
 RUN = InventedRun(4, slow={2: 0.4}, noise=Noise(own=0.03))
 EVENTS: list[Event] = list(stream(gpu_devices(4), RUN.steps(40)))
-FILE = b"".join(map(encode_line, EVENTS))
 
 
 def run_of(rows: Sequence[Sequence[tuple[float, float]]], *, seconds: float) -> list[Event]:
@@ -162,16 +158,6 @@ def test_clocks_are_medians_of_the_counted_seconds_with_their_share_of_the_maxim
     assert second.memory_percent == pytest.approx(95)
 
 
-@pytest.mark.parametrize("spec", [{}, {"max_clocks_mhz": {"0": {"graphics": "fast"}}}])
-def test_a_clock_without_a_known_maximum_has_no_percentage(spec: dict[str, object]) -> None:
-    started, *rest = EVENTS
-    assert isinstance(started, RunStarted)
-    bare = RunStarted(time_s=1.0, host="", spec=spec, devices=started.devices, backend="gpu")
-    row = summarise([bare, *rest]).devices[0]
-    assert (row.graphics_mhz, row.graphics_percent, row.memory_percent) == (1700, None, None)
-    assert row.batch_size == 8  # from the images of a step
-
-
 def test_a_rehearsal_on_cpu_devices_takes_no_clock_for_the_gpus_it_stands_for() -> None:
     stand_ins = tuple(Device(tower=t, device=f"/CPU:{t}", gpu=t, gpu_name="GTX 1070") for t in range(2))
     events = list(stream(stand_ins, InventedRun(2).steps(10), rehearsal=True))
@@ -208,13 +194,6 @@ def test_a_run_without_an_end_takes_its_status_from_its_failure(kind: str, statu
     assert result.steps > 0
 
 
-def test_the_last_word_on_how_the_run_ended_counts() -> None:
-    # A disk that takes no more at the very end: the launcher repeats how it ended.
-    full = failed("disk_full", 3)
-    result = summarise([*EVENTS, full, RunFinished(time_s=9.0, status="failed", exit_code=3, wall_s=1.0)])
-    assert (result.status, result.exit_code, result.failure) == ("failed", 3, full)
-
-
 def test_no_events_at_all_are_a_result_too() -> None:
     result = summarise([])
     assert (result.status, result.backend, result.devices, result.steps) == ("failed", "unknown", (), 0)
@@ -242,13 +221,6 @@ def test_every_beginning_of_a_run_gives_a_result_and_counts_only_grow(a: int, b:
     assert shorter.failure is None or shorter.failure.kind == "unfinished"
 
 
-@given(st.integers(0, len(FILE)))
-def test_a_file_that_is_cut_anywhere_can_be_reported(length: int) -> None:
-    data = FILE[:length]
-    result = summarise(read_events(data.splitlines(keepends=True), origin="events.jsonl"))
-    assert result.steps in (whole := data.count(b'"event":"step"') - 2, whole - 1, 0)  # two of the warm-up
-
-
 def test_events_one_by_one_give_what_they_give_together() -> None:
     summary = Summary()
     for number, event in enumerate(EVENTS):
@@ -256,15 +228,6 @@ def test_events_one_by_one_give_what_they_give_together() -> None:
         if number in (5, 20):
             summary.result()  # looking at it changes nothing
     assert summary.result() == summarise(EVENTS)
-
-
-def test_the_warm_up_that_the_steps_show_is_reported_beside_the_one_that_was_left_out() -> None:
-    slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
-    even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
-    result = summarise(stream(cpu_devices(2), [*slow, *even]))
-    assert (result.warmup_steps, result.steady_steps) == (2, 10)
-    assert result.steady_s == pytest.approx(2 * 0.5 + 8 * 0.3)
-    assert result.counted_s == pytest.approx(8 * 0.3 + 40 * 0.1)
 
 
 def test_batches_that_differ_are_those_of_each_device() -> None:
@@ -296,12 +259,3 @@ def test_the_share_of_waiting_is_of_the_counted_steps_that_show_it() -> None:
     ]
     assert summarise(stream(cpu_devices(2), reported)).input_waited_share == pytest.approx(1 / 3)
     assert summarise(stream(cpu_devices(2), steps)).input_waited_share is None
-
-
-def test_a_loss_beyond_all_numbers_is_called_infinite() -> None:
-    lost = [step(n, [(0.0, 0.1)] * 2, loss=None) for n in range(1, 9)]
-    *events, end = stream(cpu_devices(2), lost)
-    reported = LossNotFinite(time_s=1.0, step=1, value="inf", towers=(0,))
-    assert any(
-        "The loss is infinite from step 1 on" in said for said in summarise([*events, reported, end]).says
-    )

@@ -82,16 +82,6 @@ def test_a_word_stands_for_what_the_machine_has(name: str, word: str, found: lis
     assert [cell.options[name] for cell in of({name: (word,)}, FOUR).cells] == found
 
 
-def test_counts_of_six_gpus_end_with_all() -> None:
-    six = CellBox(backend="gpu", gpus=tuple(range(6)))
-    assert [cell.options["num_gpus"] for cell in of({"num_gpus": ("doubling",)}, six).cells] == [
-        "1",
-        "2",
-        "4",
-        "6",
-    ]
-
-
 def test_what_a_machine_cannot_show_is_left_out_with_the_reason() -> None:
     (pairs,) = of({"gpus": ("pairs",)}, CPU, repeats=3).cells
     assert (pairs.state, pairs.reason) == (
@@ -140,20 +130,6 @@ def test_only_cells_that_match_one_of_the_only_tables_run() -> None:
     assert found.excluded == 1
 
 
-def test_cells_that_must_be_asked_for_are_left_out_otherwise() -> None:
-    table = MatrixTable(name="pairs", axes={"gpus": ("pairs-by-link",)}, asked="compare_pairs")
-    matrix = Matrix(title="T", tables=(table,))
-    assert {cell.reason for cell in expand_matrix(matrix, FOUR).cells} == {"only with --compare-pairs"}
-    asked = CellBox(backend="gpu", gpus=(0, 1), links={(0, 1): "PIX"}, asked=frozenset({"compare_pairs"}))
-    assert [cell.state for cell in expand_matrix(matrix, asked).cells] == ["pending"]
-
-
 def test_a_matrix_without_bounds_is_refused() -> None:
     with pytest.raises(UsageError, match="1000000 cells"):
         of({name: tuple(range(100)) for name in ("a", "b", "c")})
-
-
-def test_differences_count_what_is_new_and_gone() -> None:
-    before, now = of({"batch_size": (1, 2)}), of({"batch_size": (1, 3, 4)})
-    assert now.differences(before.cells) == (2, 1)
-    assert before.differences(before.cells) == (0, 0)

@@ -1,14 +1,11 @@
 """A matrix's file: what it may hold, and what is said of mistakes."""
 
-import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.sweeps import PRESETS, Matrix, matrix_source, parse_matrix
-from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Declared, Option, options_of
 from gputopo.values.run.options import SweepOptions
 from gputopo.values.run.placement import PlanOptions
@@ -55,7 +52,6 @@ def test_values_lists_and_switches_are_read() -> None:
     [
         ("", "it has no [matrix]"),
         ('[matrix]\nmodle = "alexnet"\n', "there is no key 'modle'; did you mean model?"),
-        (MODEL + "batchsize = 3\n", "did you mean batch_size?"),
         ("repeat = 2\n" + MODEL, "did you mean repeats?"),
         (MODEL + "batch_size = 0\n", "--batch-size"),
         (MODEL + "variable_update = 'replicatd'\n", "did you mean replicated?"),
@@ -63,15 +59,9 @@ def test_values_lists_and_switches_are_read() -> None:
             MODEL + "checkpoints = 'x'\n",
             "checkpoints is not an option of a cell: all cells would write to it",
         ),
-        (MODEL + "xla = 3\n", "give true or false"),
-        (MODEL + "batch_size = true\n", "batch_size cannot be 'true'"),
-        (MODEL + "batch_size = []\n", "length >= 1 - at `$.tables[0].axes"),
         (MODEL + "batch_size = {a = 1}\n", "--batch-size cannot be '{'a': 1}'"),
-        (MODEL + "batch_size = 1979-05-27\n", "--batch-size cannot be"),
         ("repeats = 0\n" + MODEL, "Expected `int` >= 1 - at `$.repeats`"),
-        ("seconds = -1\n" + MODEL, "Expected `float` > 0.0 - at `$.seconds`"),
         ("order = 'sorted'\n" + MODEL, "Invalid enum value 'sorted' - at `$.order`"),
-        ("matrix = 3\n", "matrix is not a table"),
         ("[[set]]\nwhen = {model = 'alexnet'}\n" + MODEL, "a [[set]] sets nothing"),
         ("[[exclude]]\nmodell = 'alexnet'\n" + MODEL, "did you mean model?"),
         (MODEL + "asked = 'everything'\n", "Invalid enum value 'everything' - at `$.tables[0].asked`"),
@@ -86,12 +76,6 @@ def test_a_mistake_names_the_file_and_what_to_do(text: str, says: str) -> None:
 def test_what_is_no_toml_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"m\.toml is"):
         matrix(text)
-
-
-@given(st.text(max_size=200) | st.builds(MODEL.__add__, st.text(max_size=60)))
-def test_any_text_is_a_matrix_or_an_error_that_can_be_acted_on(text: str) -> None:
-    with contextlib.suppress(GputopoError):
-        assert matrix(text).tables
 
 
 @pytest.mark.parametrize("name", PRESETS)

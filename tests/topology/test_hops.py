@@ -5,9 +5,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.topology import class_name, hop_between, is_within, islands, nearness
+from gputopo.topology import class_name, hop_between, is_within, islands
 from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
-from tests.matrices import DGX1_P100, FOUR_AND_FOUR, SEVEN, machine_of
 
 
 def way(*addresses: str, root: str = "pci0000:00", numa: int | None = None) -> list[PciNode]:
@@ -78,31 +77,10 @@ def test_a_gpu_without_a_numa_number_takes_that_of_the_bridge_above() -> None:
     assert hop(a, b) is Hop.NODE
 
 
-def test_the_numa_nodes_do_not_matter_below_one_root() -> None:
-    a = way("0000:00:02.0", "0000:05:00.0", numa=0)
-    assert hop(a, way("0000:00:03.0", "0000:06:00.0")) is Hop.PHB
-
-
-def test_an_address_that_is_not_in_the_tree_has_no_hop() -> None:
-    nodes = way("0000:00:02.0", "0000:05:00.0")
-    assert hop_between(nodes, "0000:05:00.0", "0000:06:00.0") is None
-    assert hop_between(nodes, "0000:05:00.0", "0000:05:00.0") is None
-    assert hop_between([], "0000:05:00.0", "0000:06:00.0") is None
-
-
 def test_a_bridge_that_is_missing_from_the_tree_is_not_taken_for_the_root() -> None:
     a = way("0000:00:02.0", "0000:03:00.0", "0000:04:08.0", "0000:05:00.0")[2:]  # its parent is not there
     b = way("0000:00:03.0", "0000:06:00.0")
     assert hop(a, b) is None
-
-
-def test_a_tree_that_goes_in_a_circle_ends() -> None:
-    ring = [
-        PciNode(address="0000:01:00.0", root="r", parent="0000:02:00.0"),
-        PciNode(address="0000:02:00.0", root="r", parent="0000:01:00.0"),
-        PciNode(address="0000:09:00.0", root="r"),
-    ]
-    assert hop_between(ring, "0000:01:00.0", "0000:09:00.0") is None
 
 
 # A GPU's place: NUMA node, root complex, root port, then the switches from the root down.
@@ -160,22 +138,6 @@ def test_any_tree_of_switches_gives_the_class_that_the_switches_between_determin
         assert hop_between(nodes, f"gpu{b}", f"gpu{a}") is expected_hop(fixed[a], fixed[b])
 
 
-def test_pairs_are_ordered_by_nvlinks_and_then_by_hop() -> None:
-    nearest_first = [
-        Link(a=0, b=1, nvlinks=4),
-        Link(a=0, b=1, nvlinks=2, hop=Hop.PIX),
-        Link(a=0, b=1, nvlinks=2, hop=Hop.SYS),
-        Link(a=0, b=1, nvlinks=2),
-        Link(a=0, b=1, hop=Hop.INTERNAL),
-        Link(a=0, b=1, hop=Hop.PIX, nvlinks=0),
-        Link(a=0, b=1, hop=Hop.SYS),
-        None,
-    ]
-    keys = [nearness(link) for link in nearest_first]
-    assert keys == sorted(set(keys))
-    assert nearness(Link(a=0, b=1)) == nearness(None)
-
-
 def test_nvlinks_count_as_pix_and_not_as_one_board() -> None:
     joined = Link(a=0, b=1, hop=Hop.SYS, nvlinks=1)
     assert is_within(joined, Hop.PIX)
@@ -188,31 +150,6 @@ def test_a_class_is_named_as_in_the_matrix() -> None:
     assert class_name(Link(a=0, b=1, hop=Hop.SYS, nvlinks=12)) == "NV12"
     assert class_name(Link(a=0, b=1, hop=Hop.NODE, nvlinks=0)) == "NODE"
     assert class_name(Link(a=0, b=1)) == class_name(None) == "unknown"
-
-
-def test_the_islands_of_a_machine_with_switches() -> None:
-    assert islands(machine_of(SEVEN), Hop.PIX) == ((0, 1, 2), (3, 4, 5, 6))
-    assert islands(machine_of(SEVEN), Hop.PHB) == ((0, 1, 2, 3, 4, 5, 6),)
-    assert islands(machine_of(FOUR_AND_FOUR), Hop.PIX) == ((0, 1), (2, 3), (4, 5), (6, 7))
-    assert islands(machine_of(FOUR_AND_FOUR), Hop.PHB) == ((0, 1, 2, 3), (4, 5, 6, 7))
-
-
-def test_the_nvlink_islands_of_a_cube_mesh_overlap() -> None:
-    # Two quads with all six pairs joined, and the four edges between them, which no third GPU shares.
-    found = islands(machine_of(DGX1_P100), Hop.PIX)
-    assert found == ((0, 1, 2, 3), (0, 4), (1, 5), (2, 6), (3, 7), (4, 5, 6, 7))
-
-
-def test_a_chain_of_near_pairs_is_not_an_island() -> None:
-    chain = machine_of("X PIX SYS\nPIX X PIX\nSYS PIX X")
-    assert islands(chain, Hop.PIX) == ((0, 1), (1, 2))
-
-
-def test_every_gpu_is_in_an_island_even_where_nothing_is_known() -> None:
-    assert islands(machine_of("X ?\n? X"), Hop.SYS) == ((0,), (1,))
-    assert islands(Machine(source="a test"), Hop.PIX) == ()
-    stray = Machine(source="a test", gpus=(Gpu(index=0),), links=(Link(a=0, b=9, hop=Hop.PIX),))
-    assert islands(stray, Hop.PIX) == ((0,),)
 
 
 @st.composite

@@ -1,8 +1,6 @@
 from typing import Any
 
-from msgspec.structs import replace
-
-from gputopo.topology import acs_bridges, why_p2p_off, with_p2p_reasons
+from gputopo.topology import acs_bridges, why_p2p_off
 from gputopo.values.machine import Hop, Machine
 from tests import there
 from tests.findings.boxes import PORT, UP, Change, all_of, down, every_gpu, gpu, host, node, pair, sound
@@ -92,48 +90,9 @@ def test_a_policy_is_no_cause_where_equal_cards_are_peers() -> None:
     assert cause(across(sound(4))) == "across_sockets"
 
 
-def test_a_pair_with_nvlinks_is_not_off_for_the_policy_of_pcie() -> None:
-    assert cause(all_of(GEFORCE, pair(0, 1, nvlinks=4, **OFF))(sound(2))) == "unknown"
-
-
-def test_no_fix_exists_is_an_answer() -> None:
-    for change in (CAUSES[1][1], CAUSES[2][1], CAUSES[4][1]):
-        machine = change(sound(2))
-        off = there(why_p2p_off(machine, machine.links[0]))
-        assert off.fix is None
-
-
-def test_in_a_virtual_machine_the_chipset_is_an_invented_one() -> None:
-    machine = CAUSES[8][1](sound(2))
-    off = there(why_p2p_off(machine, machine.links[0]))
-    assert "virtual machine" in off.says
-
-
-def test_acs_of_a_host_counts_where_no_bridge_reports_its_own() -> None:
-    off = all_of(host(acs="on"), pair(0, 1, **OFF))(sound(2))
-    assert cause(off) != "acs"  # the bridges report that it is off
-    silent = tuple(replace(one, acs=None) for one in off.pci)
-    assert cause(replace(off, pci=silent)) == "acs"
-
-
 def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:
     assert acs_bridges(sound(2)) == ()
     assert acs_bridges(node(PORT, acs=True)(sound(2))) == ()
     assert acs_bridges(node(UP, acs=True)(sound(1))) == ()
     both = all_of(node(down(0), acs=True), node(down(1), acs=True))(sound(2))
     assert acs_bridges(both) == (down(0), down(1))
-
-
-def test_a_cause_stands_before_the_words_for_a_code_and_those_before_an_unknown_cause() -> None:
-    pairs = (
-        pair(0, 1, **OFF),
-        pair(0, 2, p2p_reason="reported", **OFF),
-        pair(1, 3, p2p_reason="reported", **CHIPSET),
-    )
-    filled = with_p2p_reasons(all_of(*pairs)(sound(4)))
-    reasons = {(link.a, link.b): link.p2p_reason for link in filled.links}
-    assert reasons[0, 1] == "unknown cause"
-    assert reasons[0, 2] == "reported"
-    assert "chipset" in (reasons[1, 3] or "")
-    assert reasons[2, 3] is None
-    assert with_p2p_reasons(filled) == filled

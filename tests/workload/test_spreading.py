@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.workload import MIN_CHUNK, require_workload, spread_by_size
+from gputopo.workload import MIN_CHUNK, spread_by_size
 
 EVEN = 1.05  # the fullest owner has at most so many fair shares
 SIZES = st.lists(st.integers(1, 30 * MIN_CHUNK), min_size=1, max_size=30)
@@ -15,13 +15,6 @@ def largest_load(sizes: list[int], count: int) -> float:
         for owner in owners:
             loads[owner] += size / len(owners)
     return max(loads)
-
-
-@given(SIZES, COUNTS)
-def test_every_variable_has_one_owner_or_all(sizes: list[int], count: int) -> None:
-    everyone = tuple(range(count))
-    for owners in spread_by_size(sizes, count):
-        assert owners == everyone or owners in [(owner,) for owner in everyone]
 
 
 @given(SIZES, COUNTS)
@@ -51,25 +44,3 @@ def test_without_cuts_each_goes_to_the_least_loaded_largest_first(sizes: list[in
         (owner,) = chosen[number]
         assert owner == loads.index(min(loads))
         loads[owner] += sizes[number]
-
-
-@given(SIZES, COUNTS)
-def test_the_smallest_are_never_cut_before_larger_ones(sizes: list[int], count: int) -> None:
-    found = list(zip(sizes, map(len, spread_by_size(sizes, count)), strict=True))
-    whole = [size for size, parts in found if parts == 1]
-    if count > 1:
-        assert all(size >= max(whole, default=0) for size, parts in found if parts > 1)
-
-
-def test_no_bundled_model_has_all_kernels_on_few_towers() -> None:
-    for towers in [2, 3, 4, 8]:
-        for name in ["alexnet", "vgg11", "vgg16", "inception3", "resnet50"]:
-            sizes = [size for block in require_workload(name).blocks for size in block.variables]
-            assert largest_load(sizes, towers) <= EVEN * sum(sizes) / towers
-
-
-def test_as_few_as_possible_are_cut() -> None:
-    large = 100 * MIN_CHUNK
-    assert spread_by_size([large, large], 2) == [(0,), (1,)]
-    assert spread_by_size([large, large, large], 2) == [(0, 1), (0,), (1,)]
-    assert spread_by_size([3, large, 5], 2) == [(1,), (0, 1), (0,)]

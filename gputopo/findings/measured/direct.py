@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, copies_of
 from gputopo.topology import class_name
-from gputopo.values.bandwidth import DEVIATION, CopyLatency, CopyRate, Failure, Pair, Path
+from gputopo.values.bandwidth import CopyLatency, CopyRate, Failure, Pair, Path
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -31,6 +31,8 @@ PRINTED_GB_PER_S = Threshold(
     "GB/s",
     "The tools print two decimals: 0.40 and 0.41 may be the same",
 )
+# 1.4826 times the median deviation of normal noise is one standard deviation.
+_DEVIATION = 1.4826
 DEVIATIONS = Threshold(
     "noise",
     3.0,
@@ -278,5 +280,5 @@ def noise_share(repeats: tuple[float, ...]) -> float:
     if len(repeats) < 3:
         return 0.0
     middle = median(repeats)
-    deviation = DEVIATION * median(abs(repeat - middle) for repeat in repeats)
+    deviation = _DEVIATION * median(abs(repeat - middle) for repeat in repeats)
     return deviation / middle if middle > 0 else 0.0

@@ -8,8 +8,9 @@ from gputopo.findings.driver import HUNG as DRIVER_HUNG
 from gputopo.findings.measured.direct import host_failures
 from gputopo.findings.measured.faults import KINDS, named_paths, subject_of
 from gputopo.findings.measured.nccl_p2p import cutoff, nvlink_pairs
+from gputopo.findings.measured.network import NETWORK_KINDS
 from gputopo.findings.rule import Case, Fault, Rule, check, copies_of, facts_of
-from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, NETWORK, SEPARATE_RUNS, Failure
+from gputopo.values.bandwidth import COLLECTIVE_NAMES, HOST_KINDS, SEPARATE_RUNS, Failure
 from gputopo.values.ends import HOST
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -212,7 +213,7 @@ def failures(machine: Machine) -> Iterator[Fault]:
     failed = [
         failure
         for failure in copies_of(machine).failures
-        if failure.reason not in elsewhere and failure.kind not in NETWORK
+        if failure.reason not in elsewhere and failure.kind not in NETWORK_KINDS
     ]
     refused = grouped((failure.reason, failure) for failure in failed if failure.reason not in _BY_REASON)
     for reason, of_reason in refused.items():
@@ -259,7 +260,9 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
 
 
 def _named_ends(failed: Iterable[Failure]) -> str:
-    return named_paths(failure.source if failure.kind in COLLECTIVES else failure.way for failure in failed)
+    return named_paths(
+        failure.source if failure.kind in COLLECTIVE_NAMES else failure.way for failure in failed
+    )
 
 
 def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
@@ -269,7 +272,7 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     """
     kind, reason = failed[0].kind, failed[0].reason
     pairs = [pair for failure in failed if (pair := failure.pair)]
-    if kind in ("d2d_local", "host_memory", *COLLECTIVES):
+    if kind in ("d2d_local", "host_memory", *COLLECTIVE_NAMES):
         places = {"d2d_local": WRONG_IN_GPU_MEMORY, "host_memory": WRONG_IN_HOST_MEMORY}
         return places.get(kind, WRONG_COLLECTIVES).remedy
     suspects = {

@@ -75,7 +75,8 @@ def slow_gpus(machine: Machine) -> Iterator[Fault]:
 def behind_peers(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that are far below the best of their model in every direction that was measured.
 
-    Where copies with the host were not measured, by those between GPUs over PCIe.
+    If copies with the host were not measured, copies between GPUs over PCIe are compared. The best counts and
+    not what most GPUs reach (`gputopo.findings.compare.majority`), because no fault makes a link faster.
     """
     copies, path = _over_pcie(machine)
     for group, words in _groups(machine):

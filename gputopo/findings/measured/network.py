@@ -11,10 +11,12 @@ from typing import NamedTuple
 from gputopo.copies import SlowEnds, fastest, slow_ends
 from gputopo.findings.measured.faults import named_paths
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
-from gputopo.values.bandwidth import NETWORK, Bandwidth, TransferRate
+from gputopo.values.bandwidth import Bandwidth, Kind, TransferRate
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
+
+NETWORK_KINDS: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
 SLOW = Threshold(
     "rate between two hosts, of the fast ones of all pairs",
@@ -129,7 +131,9 @@ class NetworkVerdict(NamedTuple):
 def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
     by_words = grouped(
-        (failure.says, failure.names) for failure in copies_of(machine).failures if failure.kind in NETWORK
+        (failure.says, failure.names)
+        for failure in copies_of(machine).failures
+        if failure.kind in NETWORK_KINDS
     )
     for says, pairs in by_words.items():
         whole = list(dict.fromkeys(pairs))
@@ -138,7 +142,7 @@ def failed(machine: Machine) -> Iterator[Fault]:
 
 @check(HOST_SLOW, PAIR_SLOW, ALL_SLOW, UNATTRIBUTED)
 def slow(machine: Machine) -> Iterator[Fault]:
-    """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
+    """Find what is slow in a measurement of all pairs of hosts, not in outputs of other programs."""
     samples = _of_pairs(copies_of(machine))
     is_steady = _spread(samples) <= UNSTEADY.value
     rates, best = _by_pair(samples), _by_pair(samples, at_best=not is_steady)

@@ -14,9 +14,10 @@ from gputopo.runs.verdict.peers import PeerDifference
 from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, REASONS, ByRow, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.slopes import CHANCE, Slope, slopes
+from gputopo.runs.verdict.words import WEIGHTS
 from gputopo.values.grouping import grouped
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import WEIGHTS, Cause, Causes, Verdict
+from gputopo.values.run.verdict import Cause, Causes, Verdict
 from gputopo.values.words import percent as number
 
 # Share of the gap from which the causes are called the cause, as in TraceML.

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from gputopo.runs.verdict.words import COMPUTE, WEIGHTS
 from gputopo.values.run.events import TowerMarks
-from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Cost
+from gputopo.values.run.verdict import Cost
 
 
 class KeptStep(msgspec.Struct, frozen=True):

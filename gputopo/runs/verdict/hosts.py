@@ -12,13 +12,13 @@ from statistics import median, median_low
 import msgspec
 
 from gputopo.runs.verdict.bounds import Interval, level_bounds, min_values
-from gputopo.runs.verdict.words import WHOLE_SHARE, over, sure, when
+from gputopo.runs.verdict.words import COMPUTE, WHOLE_SHARE, over, sure, when
 from gputopo.values.grouping import medians_of_others
 from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import Device, Step
 from gputopo.values.run.hosts import host_name, whole_hosts
 from gputopo.values.run.result import Exchanged, HostExchanged
-from gputopo.values.run.verdict import COMPUTE, FALSE_ALARM, SLOW, SLOW_PERCENT, Verdict
+from gputopo.values.run.verdict import FALSE_ALARM, SLOW, SLOW_PERCENT, Verdict
 from gputopo.values.words import percent
 
 SENDS, RECEIVES, SUMS = _OF_HOST = ("sends_s", "receives_s", "sums_s")  # as in `HostExchange`

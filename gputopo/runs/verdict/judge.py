@@ -13,12 +13,11 @@ from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import Answer, PeerDifference, differences, gpu_of, percent_of, unknown
 from gputopo.runs.verdict.sampled import HOST_CPU, HOST_TAKEN
-from gputopo.runs.verdict.words import at_least
+from gputopo.runs.verdict.words import COMPUTE, at_least
 from gputopo.values.grouping import grouped
 from gputopo.values.run.events import NETWORK, Anomaly, Device
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
-    COMPUTE,
     CONFIDENCE,
     EVEN,
     EVEN_PERCENT,

@@ -17,6 +17,7 @@ from gputopo.runs.devices import groups, kind_of
 from gputopo.runs.verdict.cost import KeptStep
 from gputopo.runs.verdict.hosts import ExchangeRecord
 from gputopo.runs.verdict.sampled import Facts
+from gputopo.runs.verdict.words import COMPUTE, WEIGHTS
 from gputopo.values.grouping import maxima
 from gputopo.values.run.bounded import RECENT_STEPS, Blocks, Thinned
 from gputopo.values.run.events import (
@@ -30,7 +31,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 from gputopo.values.run.hosts import HostLoads
-from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Known
+from gputopo.values.run.verdict import Known
 
 # A tower without a mark in the last steps is gone; single steps may have no mark. Not measured.
 GONE_STEPS = 10

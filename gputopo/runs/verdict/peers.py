@@ -23,10 +23,12 @@ from gputopo.runs.verdict.changes import (
 )
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.words import (
+    COMPUTE,
     MARKS_OFFSET_S,
     MARKS_RESOLUTION_S,
     POWER,
     WARMUP_SHARE,
+    WEIGHTS,
     WHOLE_SHARE,
     at_least,
     over,
@@ -37,13 +39,11 @@ from gputopo.runs.verdict.words import (
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
-    COMPUTE,
     EVEN,
     EVEN_PERCENT,
     FALSE_ALARM,
     SLOW,
     SLOW_PERCENT,
-    WEIGHTS,
     Verdict,
 )
 from gputopo.values.words import at_most, percent

@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 
 from gputopo.runs.verdict import sampled
-from gputopo.values.run.verdict import COMPUTE, WEIGHTS
+from gputopo.runs.verdict.words import COMPUTE, WEIGHTS
 
 GPU, CPU = "gpu", "cpu"
 _FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f}%"

@@ -6,6 +6,7 @@ from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.verdict import CONFIDENCE, Verdict
 from gputopo.values.words import at_most, percent
 
+COMPUTE, WEIGHTS = "compute", "weights"  # parts of a step that are compared
 # Half of the chance of error is for the run as a whole, half for its parts.
 WHOLE_SHARE = 0.5
 # Probability that a difference of the size of the resolution is reported.

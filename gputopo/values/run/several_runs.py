@@ -205,7 +205,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
     @property
     def budget_left_s(self) -> float | None:
-        """The remaining time budget in seconds; None: there is none."""
+        """The remaining time budget in seconds; None: the time is not limited."""
         if self.time_budget_s is None:
             return None
         return self.time_budget_s - (self.seconds - self.budget_from_s)
@@ -245,7 +245,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeats(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.repeats/1"):
-    """All repeats in order. `images_per_sec`: over the complete ones, None if there is none.
+    """All repeats in order. `images_per_sec`: over the complete ones, None if no repeat is complete.
 
     `asked`: requested number of repeats. A repeat that failed is in `runs` with its failure, but in no mean.
     """

@@ -3,7 +3,6 @@
 import msgspec
 
 SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
-COMPUTE, WEIGHTS = "compute", "weights"  # parts of a step that are compared
 # Chance that a window of an even run reports any device, for all comparisons together.
 FALSE_ALARM = 0.001
 CONFIDENCE = 1 - FALSE_ALARM

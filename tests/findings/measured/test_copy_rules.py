@@ -1,12 +1,9 @@
 """Measured copies with exactly one fault: that is found, and nothing else."""
 
 import pytest
-from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.machine import Machine
-from tests.findings.boxes import find, gpu, sound
+from tests.findings.boxes import find, gpu
 from tests.findings.measured.machines import MEASURED, conditions, measured
 
 
@@ -20,21 +17,6 @@ def test_each_fault_gives_its_finding_and_no_other() -> None:
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_sound_copies_have_no_findings(count: int) -> None:
     assert find_bandwidth(measured(count)) == ()
-
-
-def test_a_link_that_is_slow_in_both_directions_is_one_finding() -> None:
-    (found,) = find_bandwidth(MEASURED["slow both directions"][0](measured()))
-    assert found.subject.text == "gpu:0"
-    assert (
-        "copies with the host reach about 80% of the expected rate: Gen3 x16 observed under load"
-        in found.says
-    )
-
-
-def test_a_machine_without_measured_copies_has_none_of_these_findings() -> None:
-    assert find_bandwidth(sound()) == ()
-    assert find_bandwidth(replace(sound(), bandwidth=Bandwidth(source="live"))) == ()
-    assert find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live"))) == ()
 
 
 def test_what_a_reading_and_the_copies_both_show_is_reported_once() -> None:

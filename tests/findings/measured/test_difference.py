@@ -11,8 +11,7 @@ from gputopo.findings import bandwidth_difference
 from gputopo.values.bandwidth import Bandwidth, CopyLatency, Failure, Sample, Samples, TransferRate
 from gputopo.values.difference import BandwidthDifference
 from gputopo.values.ends import End
-from gputopo.values.schema import encode
-from tests.findings.boxes import driver, sound
+from tests.findings.boxes import sound
 from tests.findings.measured.machines import sample, seen
 
 
@@ -59,13 +58,6 @@ def test_a_lower_latency_is_better_and_small_changes_of_it_are_none() -> None:
     assert compared(latency(15.0), latency(14.0)).changes == ()
 
 
-def test_numbers_that_only_one_session_has_are_no_change() -> None:
-    found = bandwidth_difference(session(h2d(12.0), h2d(12.0, 1)), session(h2d(12.0), h2d(12.0, 2)))
-    assert (found.changes, found.compared) == ((), 1)
-    assert "gpu:2" in found.appeared[0]
-    assert "gpu:1" in found.gone[0]
-
-
 def test_numbers_of_different_tools_between_hosts_are_never_compared() -> None:
     def transfer(**how: Any) -> Sample:
         fields: dict[str, Any] = {"median_gb_per_s": 3.0, "tool": "iperf3", "transport": "TCP", "streams": 4}
@@ -75,22 +67,10 @@ def test_numbers_of_different_tools_between_hosts_are_never_compared() -> None:
 
     (change,) = compared(transfer(), transfer(median_gb_per_s=1.0)).changes
     assert change.what == "network host:n0 to host:n1 (iperf3 TCP 4 streams)"
-    others: list[dict[str, Any]] = [
-        {"tool": "TCP probe"},
-        {"transport": "UDP"},
-        {"streams": 1},
-        {"tool": None},
-    ]
-    for other in others:
+    for other in ({"tool": "TCP probe"}, {"transport": "UDP"}, {"streams": 1}):
         found = compared(transfer(), transfer(median_gb_per_s=1.0, **other))
         assert (found.changes, found.compared) == ((), 0)
         assert len(found.gone) == len(found.appeared) == 1
-
-
-def test_quick_and_full_sessions_are_compared_by_their_large_copies() -> None:
-    found = compared(h2d(12.2, bytes=1 << 26), h2d(6.1, bytes=1 << 29))
-    assert len(found.changes) == 1
-    assert compared(h2d(12.2, bytes=4096), h2d(6.1, bytes=8192)).compared == 0
 
 
 def test_failures_that_came_and_went_are_reported() -> None:
@@ -102,25 +82,6 @@ def test_failures_that_came_and_went_are_reported() -> None:
     assert "gpu:0 to gpu:1" in bandwidth_difference(bad, good).working[0]
     same = bandwidth_difference(bad, bad)
     assert (same.failing, same.working) == ((), ())
-
-
-def test_what_else_changed_in_the_machine_is_reported() -> None:
-    found = bandwidth_difference(session(), session(), sound(), driver(version="580.1")(sound()))
-    assert found.machine is not None
-    assert any(change.fact == "driver.version" for change in found.machine.changes)
-
-
-def test_cards_that_are_numbered_anew_are_compared_with_themselves() -> None:
-    before = sound(2)
-    swapped = (replace(before.gpus[1], index=0), replace(before.gpus[0], index=1))
-    after = replace(before, gpus=swapped)
-    together = {"group": "h2d gpus:0,1"}
-    old = session(h2d(12.0, 0), h2d(3.0, 1), h2d(7.0, 0, **together), h2d(2.0, 1, **together))
-    new = session(h2d(12.0, 1), h2d(3.0, 0), h2d(7.0, 1, **together), h2d(2.0, 0, **together))
-    found = bandwidth_difference(old, new, before, after)
-    assert (found.changes, found.compared, found.gone) == ((), 4, ())
-    assert len(bandwidth_difference(old, new).changes) == 4
-    assert found.machine is not None
 
 
 def test_a_gpu_that_is_gone_is_compared_with_none_that_has_its_number_now() -> None:
@@ -146,22 +107,6 @@ def test_a_gpu_that_is_gone_is_compared_with_none_that_has_its_number_now() -> N
     assert [change.is_ for change in back.changes] == [12.0]
 
 
-def test_a_gpu_that_does_not_answer_is_missing_and_one_that_answers_again_is_new() -> None:
-    lost = replace(sound(2), gpus=(sound(2).gpus[0], replace(sound(2).gpus[1], lost=True, name=None)))
-    both, one = session(h2d(9.0, 0), h2d(9.0, 1)), session(h2d(9.0, 0))
-    found = bandwidth_difference(both, one, sound(2), lost)
-    assert (found.missing_gpus, found.gone, found.not_compared) == ((1,), (), 1)
-    assert bandwidth_difference(one, both, lost, sound(2)).new_gpus == (1,)
-    assert bandwidth_difference(one, one, lost, lost).missing_gpus == ()
-
-
-def test_losses_stand_before_gains_and_the_largest_first() -> None:
-    old = session(*(h2d(10.0, index) for index in range(3)))
-    found = bandwidth_difference(old, session(h2d(20.0, 0), h2d(8.0, 1), h2d(2.0, 2)))
-    assert [change.is_ for change in found.changes] == [2.0, 8.0, 20.0]
-    assert b"gputopo.bandwidth_diff/1" in encode(found)
-
-
 @given(seed=st.integers(0, 10**6), spread=st.floats(0, 0.05))
 def test_two_runs_of_one_machine_differ_in_nothing_and_a_fifth_less_is_always_seen(
     seed: int, spread: float
@@ -174,10 +119,3 @@ def test_two_runs_of_one_machine_differ_in_nothing_and_a_fifth_less_is_always_se
 
     assert compared(run(12.0), run(12.0)).changes == ()
     assert len(compared(run(12.0), run(9.6)).changes) == 1
-
-
-@given(st.floats(0.1, 100), st.floats(0.1, 100))
-def test_a_change_is_seen_in_both_directions_of_time(was: float, now: float) -> None:
-    there, back = compared(h2d(was), h2d(now)).changes, compared(h2d(now), h2d(was)).changes
-    assert len(there) == len(back)
-    assert all(one.better is not other.better for one, other in zip(there, back, strict=True))

@@ -65,19 +65,6 @@ def test_a_pair_beside_its_peers(hop: Hop | None, share: float, is_slow: bool) -
     assert [one.subject.text for one in found] == (["link:0-2"] if is_slow else [])
 
 
-def test_a_pair_slow_in_one_direction_is_one_warning_whatever_the_path_through_the_host_does() -> None:
-    direct = dict.fromkeys(permutations(range(4), 2), 12.3) | {(0, 2): 6.13}
-    samples = [sample("p2p_direct", f"gpu:{a}", f"gpu:{b}", rate) for (a, b), rate in direct.items()]
-    samples += [sample("p2p_staged", f"gpu:{a}", f"gpu:{b}", 11.0) for a, b in direct]
-    samples.append(sample("bidirectional", "gpu:0", "gpu:2", 22.0, path="direct"))
-    samples.append(sample("bidirectional", "gpu:0", "gpu:2", 16.0, path="staged"))
-    (found,) = find_bandwidth(box(samples, None, hop=Hop.PIX))
-    assert (found.id, found.severity) == ("bandwidth.pair_slower", "warning")
-    assert found.says == (
-        "direct copies (PIX: GPUs 0 and 2) reach 50% of peer pairs: 6.13 against 12.30 GB/s for 0 to 2"
-    )
-
-
 @pytest.mark.parametrize(
     ("together", "severity"), [(0.2485, "info"), (0.294, "info"), (0.21, "warning"), (0.125, "warning")]
 )

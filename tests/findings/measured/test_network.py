@@ -4,20 +4,13 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Sample, Samples
+from gputopo.values.bandwidth import Bandwidth, Samples
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests import there
 from tests.findings.measured.networks import Pair, machine, rates, slowed
-
-
-def both_ways(found: dict[Pair, float]) -> tuple[Sample, ...]:
-    """Return one rate for each pair, as of nccl-tests, in both of its directions."""
-    measured = there(machine({pair: found[min(pair, pair[::-1])] for pair in found}).bandwidth)
-    return tuple(replace(one, with_reverse=True) for one in measured.samples if one.group is None)
 
 
 def find(found: Machine) -> list[Finding]:
@@ -30,17 +23,6 @@ seeds = st.integers(0, 2**32)
 @given(seeds, st.integers(3, 9))
 def test_an_even_network_has_no_findings(seed: int, hosts: int) -> None:
     assert find(machine(rates(Random(seed), hosts), allowed=10.0)) == []
-
-
-@given(seeds, st.integers(3, 8))
-def test_a_slow_host_is_named_by_rates_of_both_directions_at_once_alone(seed: int, hosts: int) -> None:
-    random = Random(seed)
-    found = rates(random, hosts)
-    slowed(found, "n1", 0.5)
-    alone = Machine(source="live", bandwidth=Bandwidth(source="live", samples=Samples(both_ways(found))))
-    (finding,) = find(alone)
-    assert finding.id == "network.host_slow"
-    assert "host n1 sends and receives at" in finding.says
 
 
 @given(seeds, st.data())

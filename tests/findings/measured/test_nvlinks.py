@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.captures import read_text
@@ -67,36 +67,27 @@ def cube_mesh(one_link: float, pcie: float) -> dict[Pair, float]:
 
 SOUND = {
     "8 H100": (H100, uniform(394.0, 8), 8),
-    "8 H100 at the lower of two published rates": (H100, uniform(370.9, 8), 8),
-    "4 H100 of a box of eight": (H100, uniform(394.0, 4), 4),
     "4 H100 in a full mesh, 6 links each": (H100, uniform(132.0, 4), 4),
-    "2 H100 of such a mesh": (H100, uniform(132.0, 2), 2),
     "8 H800": ("NVIDIA H800", uniform(172.3, 8), 8),
-    "8 B200": ("NVIDIA B200", uniform(765.0, 8), 8),
-    "2 H100 PCIe with three bridges": ("NVIDIA H100 PCIe", uniform(256.8, 2), 2),
     "8 A100": (A100, uniform(275.0, 8), 8),
     "16 V100 behind switches": ("Tesla V100-SXM3-32GB", uniform(140.0, 16), 16),
     "8 V100": (V100, cube_mesh(24.2, 9.0), 8),
     "4 V100 in a full mesh": (V100, uniform(48.3, 4), 4),
-    "3 V100 of eight": (V100, {p: r for p, r in cube_mesh(24.2, 9.0).items() if max(p) < 3}, 3),
     # Two CPUs with NVLinks of their own (IBM AC922, S822LC): the path through them is faster than PCIe.
     "4 V100 and POWER9": (
         V100,
         changed(uniform(68.5, 4), 0.423, lambda pair: min(pair) // 2 != max(pair) // 2),
         4,
     ),
-    "8 P100": ("Tesla P100-SXM2-16GB", {p: min(r, 18.2) for p, r in cube_mesh(18.2, 9.0).items()}, 8),
     "4 RTX A6000, one bridge": (
         "NVIDIA RTX A6000",
         changed(uniform(52.4, 4), 0.4, lambda pair: {*pair} != {0, 1}),
         4,
     ),
-    "2 A100 with one bridge of three": ("NVIDIA A100 80GB PCIe", uniform(92.0, 2), 2),
 }
 # Pairs without a bridge, or across CPU sockets, with half of what the widest links of their models carry.
 HALVED = {
     "4 RTX 3090, two bridges": ("NVIDIA GeForce RTX 3090", 51.8, 0.25),
-    "4 RTX A4000 over PCIe, near and far": ("NVIDIA RTX A4000", 13.2, 0.49),
 }
 
 
@@ -111,12 +102,6 @@ def test_pairs_with_half_of_their_widest_links_are_a_statement(box: str) -> None
     assert found(name, rates, 4) == [("info", "bandwidth.below_expected", "machine")]
 
 
-@pytest.mark.parametrize(("box", "share"), [("8 H100", 0.25), ("8 A100", 0.5), ("8 H800", 0.8)])
-def test_a_gpu_slow_with_every_peer_is_one_finding(box: str, share: float) -> None:
-    name, rates, count = SOUND[box]
-    assert found(name, of_gpu(rates, share, 3), count) == [("warning", "bandwidth.below_expected", "gpu:3")]
-
-
 def test_its_words_have_both_rates_and_the_links_that_they_fit() -> None:
     (one,) = findings(H100, of_gpu(uniform(394.0, 8), 0.5, 3), 8)
     assert one.says == (
@@ -126,40 +111,15 @@ def test_its_words_have_both_rates_and_the_links_that_they_fit() -> None:
     assert len(one.evidence["pairs"]) == 14
 
 
-@pytest.mark.parametrize(
-    ("test", "word"),
-    [
-        ("device_to_device_memcpy_read_sm", "direct kernel"),
-        ("device_to_device_bidirectional_memcpy_write_ce", "direct bidirectional"),
-    ],
-)
-def test_other_tests_between_gpus_show_it_too(test: str, word: str) -> None:
-    case = next(case for case in nvbandwidth.CASES if case.name == test)
-    (one,) = find_bandwidth(read(H100, of_gpu(uniform(360.0, 8), 0.5, 3), 8, case))
-    assert one.subject.text == "gpu:3"
-    assert f"{word} copies with every peer" in one.says
-    assert find_bandwidth(read(H100, uniform(360.0, 8), 8, case)) == ()
-
-
-@pytest.mark.parametrize(("name", "rate", "count"), [(H100, 394.0, 8), (A100, 275.0, 4), (V100, 48.3, 4)])
+@pytest.mark.parametrize(("name", "rate", "count"), [(H100, 394.0, 8), (V100, 48.3, 4)])
 def test_a_pair_at_55_percent_is_a_finding_on_the_pair(name: str, rate: float, count: int) -> None:
     assert found(name, of_pair(uniform(rate, count), 0.55, 1, 2), count) == [
         ("warning", "bandwidth.pair_slower", "link:1-2")
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "rate", "count"),
-    [
-        (H100, 394.0, 8),
-        (A100, 275.0, 8),
-        ("NVIDIA B200", 780.0, 8),
-    ],
-)
-def test_all_pairs_at_half_are_one_finding_on_the_machine(name: str, rate: float, count: int) -> None:
-    assert found(name, uniform(round(rate / 2, 1), count), count) == [
-        ("warning", "bandwidth.below_expected", "machine")
-    ]
+def test_all_pairs_at_half_are_one_finding_on_the_machine() -> None:
+    assert found(H100, uniform(197.0, 8), 8) == [("warning", "bandwidth.below_expected", "machine")]
 
 
 def test_two_gpus_are_compared_with_the_expectation_alone() -> None:
@@ -171,12 +131,10 @@ def test_two_gpus_are_compared_with_the_expectation_alone() -> None:
 
 def test_pairs_of_an_unknown_model_that_no_pcie_link_explains_are_compared() -> None:
     name = "NVIDIA Future 9000"
-    for count in (4, 8):
-        assert found(name, uniform(900.0, count), count) == []
-        slow = of_gpu(uniform(900.0, count), 0.5, 1)
-        assert found(name, slow, count) == [("warning", "bandwidth.below_expected", "gpu:1")]
-        slow = of_pair(uniform(900.0, count), 0.55, 0, 2)
-        assert found(name, slow, count) == [("warning", "bandwidth.pair_slower", "link:0-2")]
+    even = uniform(900.0, 4)
+    assert found(name, even, 4) == []
+    assert found(name, of_gpu(even, 0.5, 1), 4) == [("warning", "bandwidth.below_expected", "gpu:1")]
+    assert found(name, of_pair(even, 0.55, 0, 2), 4) == [("warning", "bandwidth.pair_slower", "link:0-2")]
 
 
 BOXES = st.sampled_from([(H100, 394.0, 8), (H100, 394.0, 4), (A100, 275.0, 8), ("NVIDIA H800", 172.3, 6)])
@@ -189,16 +147,13 @@ def noisy(rates: Rates, noise: list[float]) -> dict[Pair, float]:
 NOISE = st.lists(st.floats(0.98, 1.02), min_size=56, max_size=56)
 
 
-@given(box=BOXES, noise=NOISE)
-def test_noise_accuses_none(box: tuple[str, float, int], noise: list[float]) -> None:
-    name, rate, count = box
-    assert found(name, noisy(uniform(rate, count), noise), count) == []
-
-
+@settings(max_examples=6)
 @given(box=BOXES, noise=NOISE, gpu=st.integers(0, 7), share=st.floats(0.1, 0.8))
-def test_whichever_gpu_is_slow_it_is_accused_and_no_other(
+def test_noise_accuses_none_and_whichever_gpu_is_slow_it_is_accused_and_no_other(
     box: tuple[str, float, int], noise: list[float], gpu: int, share: float
 ) -> None:
     name, rate, count = box
-    rates = of_gpu(noisy(uniform(rate, count), noise), share, gpu % count)
-    assert [subject for _, _, subject in found(name, rates, count)] == [f"gpu:{gpu % count}"]
+    sound, slow = noisy(uniform(rate, count), noise), gpu % count
+    assert found(name, sound, count) == []
+    accused = found(name, of_gpu(sound, share, slow), count)
+    assert accused == [("warning", "bandwidth.below_expected", f"gpu:{slow}")]

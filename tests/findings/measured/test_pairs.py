@@ -48,11 +48,8 @@ SLOWER = "p2p.direct_slower_than_staged"
     ("direct", "staged", "is_reported"),
     [
         (0.73, 0.76, True),  # 7gforce, across the host bridge
-        (0.73, 0.79, True),
         (8.96, 11.55, True),  # 7gforce-v2, 6 to 5
-        (0.31, 0.36, True),  # 7gforce-v2, 4 to 3
         (0.40, 0.41, False),  # 7gforce-v2, 3 to 0: one unit of the last printed place
-        (0.82, 0.76, False),
         (10.19, 9.89, False),
         (353.44, 353.51, False),
     ],
@@ -62,16 +59,6 @@ def test_published_pairs_are_reported_by_more_than_their_noise(
 ) -> None:
     machine = box(2, {(0, 1): direct}, {(0, 1): staged})
     assert bool(reported(machine, SLOWER)) is is_reported
-
-
-def test_pairs_that_vary_more_than_they_differ_are_not_reported() -> None:
-    shaky = sample("p2p_direct", "gpu:0", "gpu:1", 9.5, repeats_gb_per_s=(8.9, 9.2, 9.5, 10.0, 10.4))
-    steady = sample("p2p_staged", "gpu:0", "gpu:1", 10.0)
-    machine = box(2, {}, {})
-    for first, expected in ((shaky, 0), (sample("p2p_direct", "gpu:0", "gpu:1", 9.5), 1)):
-        bandwidth = Bandwidth(source="live", samples=Samples((first, steady)))
-        whole = Machine(source="a test", gpus=machine.gpus, links=machine.links, bandwidth=bandwidth)
-        assert len(reported(whole, SLOWER)) == expected
 
 
 def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None:
@@ -85,12 +72,6 @@ def test_all_pairs_of_a_class_are_one_finding_and_each_has_its_numbers() -> None
     assert "4 pairs" not in by_class["PIX"].says
     assert "(PHB: each of GPUs 0-1 with each of 2-3)" in by_class["PHB"].says
     assert "(PIX: pairs 0<->1, 2<->3)" in by_class["PIX"].says
-
-
-def test_a_single_pair_is_its_own_subject() -> None:
-    staged = all_pairs(4, 11.0)
-    (found,) = reported(box(4, {(2, 1): 9.0}, staged), SLOWER)
-    assert found.subject.text == "link:1-2"
 
 
 def test_a_card_on_a_narrow_link_makes_none_of_its_pairs_slow() -> None:

@@ -40,20 +40,6 @@ def test_a_cache_rate_is_named_with_the_copy_the_memory_and_the_cache() -> None:
     )
 
 
-def test_a_part_from_the_cache_shows_beside_larger_copies() -> None:
-    (one,) = found("NVIDIA RTX 6000 Ada Generation", local(900.0, 32_000_000), local(700.0))
-    assert one.says.endswith(
-        "900 GB/s is above the 700 of larger copies: a copy of 32 MB fits into the L2 cache of 96 MiB"
-    )
-
-
-def test_a_copy_far_larger_than_the_cache_was_not_served_by_it() -> None:
-    (one,) = found("NVIDIA RTX 6000 Ada Generation", local(1900.0, 512 * 2**20))
-    assert one.says.endswith("not possible, and the copy of 537 MB does not fit into the L2 cache of 96 MiB")
-    (one,) = found(None, local(9000.0))
-    assert "of any known memory (B200): the copy was served by the L2 cache" in one.says
-
-
 def test_a_copy_that_no_link_carries_is_named_with_the_link() -> None:
     (one,) = found("NVIDIA H800", pair(330.0), pair(172.0, a=1))
     assert (one.id, one.severity) == ("bandwidth.above_link", "warning")
@@ -89,9 +75,3 @@ def test_runs_that_differ_are_a_warning_with_their_range_and_those_that_agree_ar
     assert [run["run"] for run in one.evidence["samples"][0]["runs"]] == ["node24.6", "node25", "node72.7"]
     (one,) = found("NVIDIA GH200 480GB", *runs[1:])
     assert one.severity == "info"
-
-
-def test_sound_numbers_have_none_of_these_findings() -> None:
-    assert not found(
-        "NVIDIA H800", local(2900.0), pair(172.0), pair(172.1, a=1), pair(328.0, "bidirectional")
-    )

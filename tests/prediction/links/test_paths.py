@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 from gputopo.copies import BIDIRECTIONAL_SHARE
 from gputopo.planner import Request, plan
 from gputopo.prediction import (
-    GradientBlock,
-    ModelCosts,
     Paths,
-    Placement,
-    StepPredictor,
     paths_of,
-    require_program,
 )
-from gputopo.prediction.links import Flows, HostLink, PairPath, slowest_of
+from gputopo.prediction.links import Flows, slowest_of
 from gputopo.reference import expected_link
 from gputopo.values.bandwidth import Bandwidth, CopyRate, Kind, Sample, Samples
 from gputopo.values.ends import End
@@ -155,15 +150,6 @@ def test_a_gpu_below_nvswitches_has_its_nvlinks_once_for_all_peers() -> None:
     assert _slowest(meshed, [(0, 1), (0, 2)])[1] == pytest.approx(_slowest(meshed, [(0, 1)])[1])
 
 
-def test_a_direct_copy_below_a_switch_may_be_faster_than_one_to_the_host() -> None:
-    copies = [copy("d2h", f"gpu:{gpu}", "host", 12.0) for gpu in range(2)]
-    copies += [copy("h2d", "host", f"gpu:{gpu}", 11.0) for gpu in range(2)]
-    copies += [copy("p2p_direct", f"gpu:{gpu}", f"gpu:{1 - gpu}", 14.0, path="direct") for gpu in range(2)]
-    flows = Flows(paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, samples=tuple(copies))))
-    flows.between(0, 1)
-    assert set(flows.seconds.values()) == {1 / 14}
-
-
 def test_both_directions_slow_one_another_down_as_long_as_both_have_bytes() -> None:
     flows = Flows(found := paths_of(machine("Tesla V100-PCIE-16GB")))
     for source, destination in ((0, None), (0, None), (0, None), (None, 0)):
@@ -174,17 +160,6 @@ def test_both_directions_slow_one_another_down_as_long_as_both_have_bytes() -> N
     assert {link: 1e9 * load.seconds for link, load in flows.loads.items()} == pytest.approx(
         {link: seconds + more for link, seconds in alone.items()}
     )
-
-
-def test_staged_copies_share_the_memory_of_the_host() -> None:
-    """Of eight GPUs without peer access at once, none copies as fast as alone."""
-    hosts = {gpu: HostLink(25.0, 25.0, "link") for gpu in range(8)}
-    pairs = {pair: PairPath("staged", 20.0, "link") for pair in combinations(range(8), 2)}
-    paths, spread = Paths(hosts, pairs, ()), Placement("parameter_server", "gpu:spread")
-    model = ModelCosts((GradientBlock(4_000_000, 1.0),), (1_000_000,))
-    predictor = StepPredictor(model, require_program("gputopo"), paths)
-    assert predictor.step(range(8), 0.1, spread).gradients_by == ("memory",)
-    assert predictor.step(range(2), 0.1, spread).gradients_by != ("memory",)
 
 
 def test_nvlinks_are_those_of_the_model_where_no_source_counts_them() -> None:
@@ -203,12 +178,6 @@ def test_two_gpus_of_one_board_share_what_one_of_them_has() -> None:
     (board,) = found.uplinks
     assert board.gpus == {0, 1}
     assert board.gb_per_s == max(found.hosts[0][:2])
-
-
-def test_above_a_switch_are_sixteen_lanes_however_many_its_cards_have() -> None:
-    found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, widths=(8, 8)))
-    lanes = there(expected_link(3, 16)).copy_to_device_gb_per_s
-    assert found.hosts[0].down < found.uplinks[0].gb_per_s == lanes
 
 
 @given(
@@ -252,19 +221,3 @@ def not_known(box: Machine) -> list[str]:
     reasons = plan(box, asked).choice.reasons
     lacks = next((reason for reason in reasons if reason.startswith("not known: ")), "")
     return [fact.partition(" (")[0] for fact in lacks.removeprefix("not known: ").split("; ") if fact]
-
-
-def test_facts_that_predictions_lack_are_named_until_they_are_measured() -> None:
-    first = (copy("h2d", "host", "gpu:0", 12.0), copy("d2h", "gpu:0", "host", 12.0))
-    second = (copy("h2d", "host", "gpu:1", 12.0), copy("d2h", "gpu:1", "host", 12.0))
-    pairs = tuple(
-        copy("p2p_direct", f"gpu:{a}", f"gpu:{b}", 10.0, path="direct") for a, b in permutations(range(2), 2)
-    )
-    assert not_known(machine(None, samples=(*first, *second, *pairs))) == []
-    assert not_known(machine(None, samples=(*first, *pairs))) == ["copy rates of this machine"]
-    assert not_known(machine(None, hop=None, samples=first)) == [
-        "PCIe hops between GPUs 0-1",
-        "copy rates of this machine",
-    ]
-    slot = machine("Tesla V100-PCIE-16GB", widths=(16, None), samples=(*first, *pairs))
-    assert not_known(slot) == ["PCIe link of the slot, of GPU 1", "copy rates of this machine"]

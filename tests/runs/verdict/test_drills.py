@@ -54,9 +54,8 @@ def test_in_independent_training_a_slow_card_costs_its_own_images_only() -> None
     [
         (Trainer(slow={1: levels((0, 8), (100, 20))}), 200, None),
         (Trainer(slow={1: levels((100, 12), (200, 0))}), 400, (100, 200)),
-        (Trainer(slow={1: slower_since(150, 20, ramp=250)}), 500, (210, None)),
     ],
-    ids=["8 then 20 percent", "back again", "a ramp of half of the run"],
+    ids=["8 then 20 percent", "back again"],
 )
 def test_a_card_whose_level_changes_more_than_once_is_slow_where_it_is(
     trainer: Trainer, steps: int, when: tuple[int, int | None] | None
@@ -80,14 +79,6 @@ def test_a_card_that_was_slow_twice_is_slow_in_these_episodes() -> None:
     assert "in parts of steps" in found.says
 
 
-def test_an_even_card_with_a_few_slow_steps_reports_how_many_and_how_slow() -> None:
-    found = judged(Trainer(slow={1: flapping(50, 3, 25)}, seed=1), 400).devices
-    assert [one.word for one in found] == ["even"] * 4
-    assert found[1].share_of_steps == pytest.approx(0.06, abs=0.01)
-    assert re.search(r": [56]\.\d% of its steps take 33% longer$", found[1].says)
-    assert [one.share_of_steps for one in found].count(None) == 3
-
-
 def at_random(share: float, longer: float) -> Factor:
     """So many times as long in a share of the steps."""
     return lambda step: longer if random.Random(step).random() < share else 1.0
@@ -98,8 +89,6 @@ def at_random(share: float, longer: float) -> Factor:
     [
         (500, flapping(100, 25, 18), 0.25, 22),
         (500, at_random(0.1, 1.526), 0.116, 52.6),  # as drawn
-        (500, at_random(0.5, 1.105), 0.53, 10.5),
-        (2_000, at_random(0.05, 2.5), 0.056, 150),  # as drawn
     ],
 )
 def test_a_card_that_is_slow_now_and_then_is_slow_by_the_time_it_loses(
@@ -240,8 +229,6 @@ def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> 
     assert "slower than it should compared with devices of another model (runs of one GPU here)" in slow.says
     # So it must be seen as more than what is unsure of both speeds.
     assert words(found(speeds(125, share=0.3), {})) == ["even", "even", "cannot tell"]
-    assert words(found(None, {})) == ["even", "even", "cannot tell"]
     # It should be slower, and is: nobody is accused. A slow card is found among its kind.
     assert words(found(speeds(50), {2: slower(50)}))[:2] == ["even", "even"]
     assert words(found(speeds(50), {2: slower(50), 1: slower(10)}))[:2] == ["even", "slow"]
-    assert found(speeds(50), {2: slower(50)}).slow == ()

