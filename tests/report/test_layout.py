@@ -1,11 +1,9 @@
 """Tables, rows and paragraphs on screens of any width."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.document import Rows, Table
-from gputopo.values.index_ranges import index_ranges
 from tests.report.shown import text_of_blocks
 
 
@@ -59,10 +57,3 @@ def test_a_paragraph_fits_and_keeps_its_words(text: str, width: int) -> None:
     lines = text_of_blocks(text, width=width).splitlines()
     assert max(map(len, lines), default=0) <= width
     assert "".join("".join(lines).split()) == "".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("indices", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([6, 0, 1, 3, 3], "0-1,3,6")]
-)
-def test_indices_are_written_as_ranges(indices: list[int], text: str) -> None:
-    assert index_ranges(indices) == text

@@ -80,7 +80,3 @@ def test_file_names_differ_on_any_disk_and_stay_in_their_folder(models: list[str
         assert path.name.isascii()
         assert not path.name.startswith((".", "-"))
         assert len(path.name) < 80
-
-
-def test_a_table_of_a_thousand_models_has_no_thousand_pages() -> None:
-    assert len(pages_of(*(run(f"model-{number}", 1, 1.0) for number in range(150)))) == 100

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gputopo.report import bandwidth_document, document_markdown, document_text
 from gputopo.values.bandwidth import (
     Bandwidth,
-    CollectiveRate,
     CopyRate,
     Expectation,
     Sample,
@@ -52,19 +51,13 @@ def reported(seed: int) -> tuple[Machine, Bandwidth]:
 
 
 @given(st.integers(0, 2**32), st.integers(40, 200))
-def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
+def test_no_word_from_outside_moves_the_cursor_or_adds_a_cell(seed: int, width: int) -> None:
     machine, bandwidth = reported(seed)
     text = document_text(bandwidth_document(machine, bandwidth, ()), width)
-    assert all(character.isprintable() for character in text.replace("\n", ""))
+    markdown = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
     assert text.strip()
-
-
-@given(st.integers(0, 2**32))
-def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
-    machine, bandwidth = reported(seed)
-    text = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
-    assert all(character.isprintable() for character in text.replace("\n", ""))
-    assert_tables_are_even(text)
+    assert all(character.isprintable() for character in f"{text}{markdown}".replace("\n", ""))
+    assert_tables_are_even(markdown)
 
 
 def shown(bandwidth: Bandwidth, gpus: int = 4, width: int = 80, findings: tuple[Finding, ...] = ()) -> str:
@@ -132,16 +125,6 @@ LOST = msgspec.structs.replace(
 )  # fmt: skip
 
 
-ALL_REDUCE = CollectiveRate(
-    kind="allreduce",
-    source=End("gpus:0-7"),
-    destination=End("gpus:0-7"),
-    median_gb_per_s=134.4,
-    bus_gb_per_s=235.3,
-    expectation=Expectation(gb_per_s=235.0, low_gb_per_s=228.0),
-)
-
-
 def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
     alike = (with_host(gpu, 12.0, expectation=Expectation(gb_per_s=expected)) for gpu in (0, gpus - 1))
     return only(*alike, *more)
@@ -152,14 +135,12 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
     [
         (judged(12.3), (), "All 2 rates as expected."),
         (judged(24.6), (), "0 of 2 rates as expected, 2 lower."),
-        (only(ALL_REDUCE), (), "As expected."),
         (
             judged(12.3, msgspec.structs.replace(pair(0, 1, 9.0), expectation=Expectation())),
             (),
             "1 not judged: no reference data",
         ),
         (judged(None), (), "Not judged: no reference for these rates."),
-        (judged(None, gpus=1), (), "Not judged: no reference for these rates.\n"),
         (judged(12.3), (SLOW,), "1 warning: GPU 2 at 3.10 of 12.3 GB/s: Gen3 x4."),
         (
             judged(12.3),
@@ -203,23 +184,18 @@ def test_the_first_screen_has_what_fits_and_the_remedy_of_the_worst() -> None:
     assert shown(judged(12.3), 2, findings=(SLOW, *more)).count("To do: look") == 9
 
 
-@pytest.mark.parametrize(("missed", "words"), [(0, ""), (3, "3 lines not understood: gputopo")])
-def test_lines_that_were_not_understood_are_counted(missed: int, words: str) -> None:
-    lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
+def test_lines_that_were_not_understood_are_counted() -> None:
+    lines = (LineCounts(source="test", read=5, known=1, not_understood=3),)
     machine = msgspec.structs.replace(machine_with(2), lines=lines)
     text = document_text(bandwidth_document(machine, only(), ()), 80)
-    assert text.startswith("Nothing was measured.\n")
-    assert ("not understood" in text) is bool(words)
-    assert words in text
+    assert "3 lines not understood: gputopo" in text
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8, 16])
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize(("gpus", "width"), [(2, 200), (16, 40)])
 def test_up_to_sixteen_gpus_fit_the_screen_and_no_pair_is_lost(gpus: int, width: int) -> None:
-    text = shown(bandwidth_of(gpus) if gpus > 1 else only(*bandwidth_of(2).samples[:7]), gpus, width)
+    text = shown(bandwidth_of(gpus), gpus, width)
     assert max(map(len, text.splitlines())) <= width
-    if gpus > 1:
-        matrix = cells(part(text, "Staged through the host"))
-        names = {f"GPU{gpu}" for gpu in range(gpus)}
-        assert set(matrix) == {(row, column) for row in names for column in names}
-        assert all(word for (row, column), word in matrix.items() if row != column)
+    matrix = cells(part(text, "Staged through the host"))
+    names = {f"GPU{gpu}" for gpu in range(gpus)}
+    assert set(matrix) == {(row, column) for row in names for column in names}
+    assert all(word for (row, column), word in matrix.items() if row != column)

