@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gputopo.launch.hosts import HostStart, RendezvousClient, RendezvousServer, RunEnd
-from gputopo.values.errors import GputopoError, HardwareError, UsageError
+from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import (
     LOOPBACK,
@@ -108,14 +108,11 @@ def test_a_refused_host_hears_why_and_rank_0_does_too_at_once() -> None:
             one.wait(60)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(3, HardwareError), (2, UsageError)])
-def test_a_host_that_cannot_join_is_the_reason_at_once_whoever_else_is_missing(
-    code: int, kind: type[GputopoError]
-) -> None:
+def test_a_host_that_cannot_join_is_the_reason_at_once_whoever_else_is_missing() -> None:
     with meeting("n1", "n2", "n3") as one:
-        unable = RunEnd(exit_code=code, cause="no disk", hint="mount it")
+        unable = RunEnd(exit_code=3, cause="no disk", hint="mount it")
         excused = Later(lambda: guest(one).join(joining(2, unable=unable)))
-        with pytest.raises(kind) as failed:
+        with pytest.raises(HardwareError) as failed:
             one.wait(60)
     assert excused.result() == unable
     assert (failed.value.what, failed.value.hint) == ("host n2 (rank 2): no disk", "mount it")
@@ -164,9 +161,7 @@ def test_an_error_of_rank_0_is_what_the_waiting_hosts_are_told() -> None:
     assert later.result() == RunEnd(cause="no plan for 2 hosts", hint="ask for fewer GPUs", exit_code=2)
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141), (KeyError, 70)]
-)
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (KeyError, 70)])
 def test_hosts_end_with_the_exit_code_of_rank_0(error: type[BaseException], code: int) -> None:
     with contextlib.suppress(error), meeting("n1") as one:
         later = join(one, 1)
@@ -201,16 +196,6 @@ def test_hosts_that_left_while_rank_0_was_stopped_are_not_the_cause() -> None:
         assert failed.rank == 0
         assert "host 127.0.0.1 (rank 0) was silent" in failed.cause
         one.end(OVER)
-
-
-def test_the_end_is_over_once_all_hosts_have_heard_of_it() -> None:
-    patience = replace(PROMPT, every_s=1.0, silent_s=10.0)  # a silence would take 6 s
-    with meeting("n1", patience=patience) as one:
-        (its,) = started(one, 1, patience=patience)
-        began = time.monotonic()
-        one.end(OVER)
-        assert time.monotonic() - began < PROMPT.end_s
-        assert its.end == OVER
 
 
 def test_nothing_is_left_of_a_meeting() -> None:
