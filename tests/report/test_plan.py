@@ -195,27 +195,6 @@ def test_gpus_are_written_in_the_order_of_the_towers_as_the_option_takes_them(
     assert plan_document(Plan(choice=Candidate(gpus=gpus))).answer == f"GPUs {text}, parameter_server."
 
 
-def test_a_plan_of_sixteen_gpus_fits() -> None:
-    gpus = tuple(range(0, 32, 2))
-    first, second = predicted("gpu:spread", 80.0, gpus), predicted("gpu:30", 100.0, gpus)
-    together = GroupSpeed(gpus=gpus, images_per_sec=12_000.0, batch_sizes=(512,) * 16)
-    shared = GroupSpeed(gpus=gpus, images_per_sec=13_000.0, batch_sizes=tuple(range(500, 516)))
-    batches = ",".join(map(str, shared.batch_sizes))
-    plan = Plan(
-        choice=first,
-        candidates=(first, second),
-        prediction=msgspec.structs.replace(
-            BASIS, single_gpu_images_per_sec=dict.fromkeys(gpus, 1000.0), single_gpu_source="published: " * 9
-        ),
-        unequal=Unequal(
-            together=together, alone=(), in_proportion=shared, better=shared, use=f"--batch-size {batches}"
-        ),
-    )
-    lines = shown(plan, 50).splitlines()
-    assert max(map(len, lines)) <= 50
-    assert "--batch-size" in " ".join(lines)
-
-
 def test_the_steps_of_candidates_are_bars_of_their_parts_and_each_has_its_colour() -> None:
     lines = shown(PREDICTED).partition("Candidates\n")[2].splitlines()
     bars = [line.split()[-1] for line in lines[1:4]]

@@ -130,18 +130,6 @@ def test_a_port_in_use_on_the_first_address_is_not_evaded_on_the_second(names: d
         RendezvousServer(["localhost", "n1"], one.port, SECRET)
 
 
-def test_hosts_meet_over_ipv6() -> None:
-    try:
-        one = RendezvousServer(["::", "n1"], 0, SECRET, patience=PROMPT)
-    except HardwareError:
-        pytest.skip("no IPv6 here")
-    with one:
-        later = Later(lambda: RendezvousClient("::", one.port, SECRET).join(joining(1)))
-        one.wait(5)
-        one.answer({1: UNUSED})
-        assert later.result() == UNUSED
-
-
 def test_rank_0_is_found_on_the_second_address_of_its_name(names: dict[str, list[str]]) -> None:
     names[LOOPBACK] = [LOOPBACK]
     with meeting("n1") as one:

@@ -56,16 +56,6 @@ def absence(of: Members, waited: str = "") -> str:
     return of.absence(waited, "").what
 
 
-def test_a_host_is_missing_until_it_joins() -> None:
-    one = members("n1", None, "n3")
-    assert one.missing() == (1, 2, 3)
-    assert not isinstance(one.join(joining(2), sent, AT), RunEnd)
-    assert one.missing() == (1, 3)
-    assert (
-        absence(one, " within 60 s") == "2 of 4 hosts did not join within 60 s: n1 (rank 1) and n3 (rank 3)"
-    )
-
-
 @pytest.mark.parametrize(
     ("mine", "its", "said"),
     [

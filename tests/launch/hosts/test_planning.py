@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from gputopo.launch import Target
 from gputopo.launch.hosts import Joining, Resources, devices_of_each, plan_hosts
-from gputopo.launch.spec import check, spec_of
+from gputopo.launch.spec import spec_of
 from gputopo.planner import Request, SavedNetwork
 from gputopo.values.bandwidth import Bandwidth, Samples, TransferRate
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
 from gputopo.values.run.plan import Plan
-from gputopo.values.run.spec import Exchange, Lifecycle
 from tests.launch.specs import machine
 from tests.planner.joint_machines import box, two_switches
 
@@ -93,24 +92,6 @@ def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_
     assert [one.hop_to_variables for one in spec.devices] == [None] * 4, "each has its own copy"
     assert spec.exchange.groups == ((0, 1), (2, 3))
     assert [one.address for one in spec.servers] == ["n1:2222", "n2:2222"]
-
-
-def test_small_gradients_travel_together_between_hosts_unless_it_is_asked_otherwise() -> None:
-    both = of_both("n1", "n2", num_gpus=2, gpus=(0,), all_reduce="hierarchical")
-
-    def small(asked: dict[str, object], **exchange: int) -> tuple[int, int]:
-        found = spec_of(both, "trivial", asked, exchange=Exchange(**exchange)).exchange  # type: ignore[arg-type]
-        return found.small_bytes, found.small_group
-
-    assert small({}) == (2**20, 16)
-    assert small({"agg_small_grads_max_bytes": "0"})[0] == 0
-    assert small({"agg_small_grads_max_bytes": "9"}, small_bytes=9) == (9, 10)
-    assert small({"gradient_repacking": "3"}, repacking=3)[0] == 0
-    asked = Request(model="trivial", num_gpus=2, all_reduce="copy")
-    alone = plan_hosts([brought("n1", machine())], asked).target
-    assert spec_of(alone, "trivial").exchange.small_bytes == 0, "on one host"
-    saved = Lifecycle(checkpoints="saved")
-    check(spec_of(both, "trivial", task="eval", lifecycle=saved))  # where nothing is exchanged
 
 
 def test_hosts_of_one_name_are_told_apart_and_each_has_the_maximum_clocks_of_its_own_gpus() -> None:

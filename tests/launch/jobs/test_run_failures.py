@@ -138,11 +138,6 @@ def test_what_is_no_event_ends_the_run_and_is_shown(run: Run) -> None:
     assert [type(event) for event in run.written()] == [RunStarted, Step, RankFailed, RunFinished]
 
 
-def test_a_worker_that_ends_well_without_a_step_has_failed(run: Run) -> None:
-    outcome = run("nothing")
-    assert (failure(outcome).cause, outcome.exit_code) == ("the worker ended without a counted step", 3)
-
-
 def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run) -> None:
     with small_disk(10_000):
         outcome = run("slow_tower")

@@ -45,10 +45,6 @@ def test_towers_are_the_gpus_of_the_plan_in_its_order() -> None:
     assert made.says == ("Training on 2 GPUs: 3, 1.",)
 
 
-def test_the_path_to_the_variables_is_the_link_between_the_gpus() -> None:
-    assert hops(spec((0, 1, 2), "gpu:0")) == ["local", "PIX", "PHB"]
-
-
 def test_variables_on_the_cpu_are_the_hosts_and_own_copies_are_nowhere() -> None:
     assert hops(spec((0, 1), "cpu")) == ["host", "host"]
     assert spec((0, 1), "cpu").ps_device == "/CPU:0"

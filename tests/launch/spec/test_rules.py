@@ -99,8 +99,6 @@ def test_a_refusal_names_the_option_and_what_works() -> None:
         assert use in refused.hint
 
 
-
-
 def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed() -> None:
     cases: list[tuple[str, dict[str, object]]] = [
         ("optimizer", {"task": "forward"}),

@@ -70,10 +70,6 @@ def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
     assert watchdog.deadline_s() == 60
 
 
-def test_a_phase_before_any_step_leaves_the_time_for_compiling() -> None:
-    assert after(PHASE, SAVED).deadline_s() == 1000
-
-
 def test_the_test_of_nccl_has_its_own_time_and_the_building_after_it_has_that_of_the_start() -> None:
     watchdog = after(PhaseBegun(time_s=0, phase=NCCL_TEST))
     assert watchdog.deadline_s() == 200

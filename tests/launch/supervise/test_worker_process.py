@@ -141,8 +141,3 @@ def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_l
 def test_a_log_that_cannot_be_written_costs_the_log_only() -> None:
     assert taken(Path("/dev/full"), b"one\n", b"two\n") == ("one", "two")
     assert taken(Path("/no/such/folder/log"), b"one\n") == ("one",)
-
-
-@given(st.lists(st.binary(max_size=40), max_size=20))
-def test_where_the_parts_are_cut_makes_no_difference(pieces: list[bytes]) -> None:
-    assert taken(Path("/dev/null"), *pieces) == taken(Path("/dev/null"), b"".join(pieces))

@@ -191,11 +191,6 @@ def test_an_upper_bound_of_collective_operations_is_no_expectation() -> None:
     assert "as expected" not in first_line(machine).lower()
 
 
-def test_rates_while_the_other_direction_is_used_are_on_the_first_screen() -> None:
-    text = screen(LOW["one direction while the other is used"])
-    assert "11.1/24.9" in text
-
-
 def test_a_saved_expectation_without_a_limit_reassures_of_nothing_far_below_it() -> None:
     machine = between("NVIDIA Tomorrow", 2, {DIRECT: alike(22.0)})
     for share, says in ((0.69, "0 of 1 rate as expected, 1 lower."), (0.71, "As expected.")):

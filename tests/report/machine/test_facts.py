@@ -92,9 +92,3 @@ def test_a_gpu_without_nvswitches_lacks_no_fabric() -> None:
     assert [words.rpartition(": ")[2] for words in not_read(missing, *gpus).values()] == ["fan"]
     text = {"gpus[0].fabric.state": why, "gpus[1].fabric.state": why, "gpus[*].fabric.health": "not reported"}
     assert not_read(text, *gpus) == {}
-
-
-def test_a_fabric_that_may_be_there_and_was_not_read_is_reported() -> None:
-    switched = Gpu(index=0, nvlinks=(NvLink(link=0, remote_kind="switch"),))
-    assert not_read(fabric_of(0, why="NOT_SUPPORTED"), switched)
-    assert not_read(fabric_of(0, why="NO_PERMISSION"), Gpu(index=0))

@@ -21,7 +21,6 @@ from gputopo.values.machine import (
     NicPort,
     NumaNode,
     Pcie,
-    PciNode,
     PowerW,
     Unread,
 )
@@ -130,26 +129,6 @@ def test_the_table_becomes_two_where_the_screen_is_narrow() -> None:
     assert "Workstation Edition" in narrow
 
 
-def test_sixteen_gpus_fit_80_columns() -> None:
-    gpus = tuple(
-        Gpu(
-            index=i,
-            name="NVIDIA H100 80GB HBM3 with a very long marketing name",
-            pci_address=f"0000:{i:02x}:00.0",
-            numa_node=1,
-            pcie=Pcie(gen_now=5, gen_max=5, width_now=16, width_max=16),
-            clocks_mhz=ClocksMhz(
-                graphics=ClockMhz(now=1980, max=1980), memory=ClockMhz(now=14001, max=14001)
-            ),
-            pstate="P0",
-            power_w=PowerW(draw=700.0, limit=1000.0),
-            memory_mib=MemoryMib(used=181_559, total=183_359),
-        )
-        for i in range(16)
-    )
-    assert max(map(len, shown(Machine(source="live", gpus=gpus)).splitlines())) <= 80
-
-
 UP = NicPort(
     index=0,
     rdma_device="mlx5_0",
@@ -172,13 +151,6 @@ def test_a_port_shows_state_and_rate() -> None:
     ((name, words),) = ports(machine)
     assert name == "mlx5_0"
     assert "link layer InfiniBand, state ACTIVE, physical state LinkUp, rate 400 Gbit/s, lanes x4" in words
-
-
-def test_ports_in_the_pci_tree_and_cards_without_ports_are_left_out() -> None:
-    address = "0000:17:00.0"
-    nics = (Nic(index=0, pci_address=address, ports=(UP,)), Nic(index=1, name="mlx5_1"))
-    machine = Machine(source="x", nics=nics, pci=(PciNode(address=address, root="pci0000:16", kind="nic"),))
-    assert ports(machine) == []
 
 
 def change(says: str, fact: str = "driver.version") -> Change:

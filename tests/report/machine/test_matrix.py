@@ -40,19 +40,6 @@ def machine(gpus: int, links: dict[tuple[int, int], Link] | None = None, nics: i
     )
 
 
-def test_nvlinks_stand_before_the_pcie_hop_as_in_nvidia_smi() -> None:
-    links = {
-        (0, 1): Link(a=0, b=1, hop=Hop.PHB, nvlinks=2),
-        (0, 2): Link(a=0, b=2, hop=Hop.PHB, nvlinks=0),
-        (1, 2): Link(a=1, b=2, nvlinks=12),
-    }
-    table = cells(machine(3, links))
-    assert table["GPU0", "GPU1"] == table["GPU1", "GPU0"] == "NV2"
-    assert table["GPU0", "GPU2"] == "PHB"
-    assert table["GPU1", "GPU2"] == "NV12"
-    assert table["GPU1", "GPU1"] == "X"
-
-
 def test_a_pair_that_nothing_is_known_of_is_a_question_mark_and_the_legend_reports_it() -> None:
     known = machine(3, {(0, 1): Link(a=0, b=1), (1, 2): Link(a=1, b=2, hop=Hop.PIX)})
     table = cells(known)
@@ -89,11 +76,6 @@ def test_the_affinity_columns_are_there_if_any_gpu_has_them() -> None:
     assert table["GPU0", "CPUs"] == "0-9,20-29"
     assert table["GPU1", "CPUs"] == table["GPU1", "NUMA"] == "-"
     assert "CPUs" not in shown(machine(2))
-
-
-def test_gaps_in_the_numbering_are_kept() -> None:
-    odd = Machine(source="test", gpus=(Gpu(index=2), Gpu(index=11)), links=(Link(a=2, b=11, hop=Hop.PXB),))
-    assert cells(odd)["GPU11", "GPU2"] == "PXB"
 
 
 @pytest.mark.parametrize(("gpus", "nics", "width"), [(1, 0, 40), (8, 10, 60)])

@@ -58,12 +58,6 @@ def test_a_watch_is_shown_as_it_was() -> None:
     assert_golden("watch", re.sub(r"seen at [0-9:]+", "seen at TIME", "\n".join(texts)))
 
 
-def test_sixteen_gpus_throttled_for_many_reasons_fit_80_columns() -> None:
-    samples = tuple(msgspec.structs.replace(BUSY, gpu=n, throttle_mask=0xFFFF) for n in range(16))
-    text = shown(*(MachineSample(time_s=n, gpus=samples) for n in range(3)))
-    assert max(map(len, (line.rstrip() for line in text.splitlines()))) <= 79
-
-
 @pytest.mark.parametrize(
     ("mask", "words"), [(None, ""), (1, ""), (0x45, "power limit, HOT"), (0x800, "0x800"), (-1, "")]
 )

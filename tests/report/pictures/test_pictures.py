@@ -60,12 +60,6 @@ def test_gpus_of_one_switch_stand_under_one_box() -> None:
     assert shown.count("CPU") == 1
 
 
-def test_hops_that_are_not_known_are_not_drawn_as_separate_hosts() -> None:
-    machine = gpu_machine(3, {(0, 1): None, (0, 2): None, (1, 2): Hop.SYS}, nvlinks=2)
-    shown = texts(topology_picture(machine))
-    assert shown.count("PCIe unknown") == 1
-
-
 def test_a_fabric_of_equal_nvlinks_is_one_bar_and_single_ones_are_arcs_with_their_number() -> None:
     pairs = {(a, b): Hop.SYS for a in range(8) for b in range(a + 1, 8)}
     assert "NVLink: 18 to every peer" in texts(topology_picture(gpu_machine(8, pairs, 18)))

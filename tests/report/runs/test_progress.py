@@ -57,10 +57,6 @@ def test_piped_output_is_plain_lines_of_the_first_and_every_tenth_step() -> None
     assert sum(line.startswith("step ") for line in plain(EVENTS, every=5)) == 5
 
 
-def test_what_must_be_shown_is_shown_first() -> None:
-    assert plain(list(stream(cpu_devices(2), RUN.steps(1), rehearsal=True)))[0] == SAYS
-
-
 def test_a_failure_is_shown_in_both_formats() -> None:
     failure = RankFailed(time_s=1.0, kind="killed", cause="killed by [SIGKILL]", remedy="-", exit_code=137)
     assert plain([*EVENTS[:9], failure])[-1] == "killed: killed by [SIGKILL]"
