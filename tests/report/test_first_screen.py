@@ -51,15 +51,11 @@ NO_DEVICE = Machine(source="x", driver=Driver(status="no_device"))
 ANSWERS: dict[str, tuple[Machine, Sequence[Finding]]] = {
     "sound": judged(),
     "one error": judged(REMAP_FAILED),
-    "two errors": judged(REMAP_FAILED, RESET),
     "a warning": judged(LIMITED),
     "three findings": judged(REMAP_FAILED, RESET, LIMITED),
     "links only": (Machine(source="lspci", gpus=(Gpu(index=0, pcie=Pcie(width_now=16)),)), ()),
-    "a capture without topology": (replace(four(), source="nvidia-smi -q", links=()), ()),
     "no topology": (replace(four(), links=()), ()),
-    "a log": (Machine(source="a log", gpus=(Gpu(index=0),)), ()),
     "a fault": (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")]),
-    "all": (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")]),
     "in use": (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")]),
     "the machine": (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")]),
     "an info": (CARDS, [finding("info", "x")]),
@@ -130,11 +126,6 @@ def test_a_pipe_and_a_bug_report_have_whole_sentences_and_all_remedies() -> None
         assert "\n2 more infos" in text
         assert "- **info** `2 more" not in text
     assert max(map(len, document_text(document, 80).splitlines())) <= 80
-
-
-def test_findings_of_one_id_and_severity_are_one() -> None:
-    same = [finding("warning", f"sources disagree on {n}", on=f"gpu:{n}") for n in range(3)]
-    assert shown_findings(same, 3)[0].endswith("sources disagree on 0 (and 2 more)")
 
 
 @pytest.mark.parametrize("fault", ["", "lost"])

@@ -35,13 +35,6 @@ def families(machine: Machine, *findings: Finding) -> dict[str, Family]:
     return read(exposition(Inspection(machine=machine, findings=findings)))
 
 
-def value(found: dict[str, Family], metric: str, /, **labels: str) -> float:
-    """Return the value of the one series with these labels among its own."""
-    fitting = [one for one in found[metric].samples if labels.items() <= one.labels.items()]
-    assert len(fitting) == 1
-    return fitting[0].value
-
-
 def whole(**facts: object) -> Machine:
     return Machine(source="live", gpus=(Gpu(index=0, name="card", pci_address="0000:05:00.0", **facts),))  # type: ignore[arg-type]
 
@@ -99,16 +92,6 @@ def test_names_and_kinds_follow_the_rules_of_the_ecosystem(scenario: str) -> Non
         assert family.help
         if name.endswith("_info"):
             assert {one.value for one in family.samples} == {1}
-
-
-def test_what_is_not_known_has_no_series_and_zero_is_a_zero() -> None:
-    found = families(whole(power_w=PowerW(limit=0.0), pcie=Pcie(replay_counter=0)))
-    assert value(found, "gputopo_gpu_power_limit_watts") == 0
-    assert value(found, "gputopo_gpu_pcie_replays_total") == 0
-    silent = [name for name in found if re.search("clock|temperature|memory|ecc|nvlink|utilization", name)]
-    assert silent == []
-    assert "gputopo_gpu_power_watts" not in found
-    assert "gputopo_driver_up" not in found
 
 
 def test_labels_are_escaped_and_read_back() -> None:

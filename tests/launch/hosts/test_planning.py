@@ -36,17 +36,12 @@ def test_the_fewest_hosts_share_the_devices_as_equally_as_they_can(request: tupl
     assert sum(counts) == wanted
     assert all(0 <= count <= has for count, has in zip(counts, available, strict=True))
     assert counts[0], "rank 0 trains"
+    assert devices_of_each(available, None) == available
     used = [rank for rank, count in enumerate(counts) if count]
     best = sorted(available[1:], reverse=True)[: max(len(used) - 2, 0)]
     assert len(used) == 1 or available[0] + sum(best) < wanted
     free = [counts[rank] for rank in used if counts[rank] < available[rank]]
     assert not free or max(counts) - min(free) <= 1
-
-
-def test_all_gpus_of_all_hosts_train_where_no_number_is_wanted() -> None:
-    assert devices_of_each([4, 8, 2], None) == [4, 8, 2]
-    assert devices_of_each([8, 8, 8], 12) == [6, 6, 0]
-    assert devices_of_each([2, 8, 8], 10) == [2, 8, 0]
 
 
 @pytest.mark.parametrize(("available", "wanted"), [([0, 8], 4), ([4, 4], 9), ([4, 4], 0)])

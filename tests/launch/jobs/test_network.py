@@ -244,25 +244,13 @@ def test_nccl_tests_measure_pairs_in_both_directions_and_then_all_gpus() -> None
     assert "NCCL's log has card mlx5_0, NET/IB, GDRDMA" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("reduction", "says"),
-    [
-        ("node0: Test CUDA failure common.cu:894 'out of memory'\n", "out of memory"),
-        (one_size("all_reduce", 9.0, ALL_BYTES, hosts=1), "ran as 4 single processes"),
-    ],
-)
-def test_an_all_reduce_that_fails_leaves_the_pairs_and_is_stated(reduction: str, says: str) -> None:
+def test_an_all_reduce_that_fails_leaves_the_pairs_and_is_stated() -> None:
+    reduction = one_size("all_reduce", 9.0, ALL_BYTES, hosts=1)
     found = measured("nccl-tests", hosts(2, gpus=2), nccl_prints(reduction=reduction, hosts=2, gpus=2))
     assert (len(found.samples), found.failures) == (2, ())
     (why,) = found.not_measured
     assert why.what == "all-reduce over all 4 GPUs"
-    assert says in why.reason
-
-
-def test_wrong_data_of_an_all_reduce_is_a_failure_of_it() -> None:
-    wrong = one_size("all_reduce", 10.0, ALL_BYTES).replace("    0  ", "   37  ")
-    found = measured("nccl-tests", hosts(2), nccl_prints(reduction=wrong, hosts=2))
-    assert {(one.kind, one.reason) for one in found.failures} == {("allreduce", "WRONG_DATA")}
+    assert "ran as 4 single processes" in why.reason
 
 
 def test_iperf3_measures_pairs_and_then_all_hosts_at_once() -> None:

@@ -10,7 +10,7 @@ from gputopo.launch.spec import reduced_by_strategy, spec_of, without_nccl
 from gputopo.planner import Request, cpu_plan
 from gputopo.planner import plan as make_plan
 from gputopo.values.errors import UsageError
-from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
+from gputopo.values.machine import Machine
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.spec import Data, Exchange, Lifecycle, Precision, RunSpec
@@ -115,12 +115,6 @@ def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_requested_otherwis
     assert spec((0, 1), **judge).batch_limit is not None, "examples that are made have no end"
 
 
-def test_more_cpu_devices_share_the_default_batch_and_never_get_none() -> None:
-    load = require_workload("alexnet")
-    assert spec(backend="cpu", cpu_devices=4).batch_size == load.cpu_batch // 2
-    assert min(spec(backend="cpu", cpu_devices=64).batches) >= 1
-
-
 def test_what_was_asked_for_wins() -> None:
     asked = {"batch_size": 3, "num_batches": 7, "num_warmup_batches": 0, "data_format": "NCHW"}
     asked |= {"grad_reduce": "sum", "learning_rate": 0.5, "seed": 9}
@@ -150,28 +144,6 @@ def test_a_drill_of_a_device_that_does_not_train_is_refused() -> None:
     drills = read_drills("--drill", ["lost-gpu=4@9"])
     with pytest.raises(UsageError, match=r"lost-gpu=4@9 is for GPU 4, but this run has 2, 3$"):
         spec((2, 3), drills=drills)
-
-
-def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
-    box = machine()
-    clocked = msgspec.structs.replace(
-        box,
-        gpus=tuple(
-            msgspec.structs.replace(
-                gpu,
-                clocks_mhz=ClocksMhz(
-                    graphics=ClockMhz(max=1900 + gpu.index),
-                    memory=ClockMhz(max=None if gpu.index == 1 else 4004),
-                ),
-            )
-            for gpu in box.gpus
-        ),
-    )
-    expected = {"0": {"graphics": 1900, "memory": 4004}, "1": {"graphics": 1901}}
-    plan = plan_for((0, 1), "cpu")
-    assert on_gpus(plan, of=clocked).max_clocks_mhz == expected
-    rehearsed = Target("cpu", Site(clocked, rehearsal_of="7gforce"), plan)
-    assert spec_of(rehearsed, "alexnet").max_clocks_mhz == {}
 
 
 def test_the_hierarchical_reduction_gets_groups_of_close_gpus_on_gpus_only() -> None:

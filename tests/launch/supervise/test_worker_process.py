@@ -84,12 +84,6 @@ def test_a_line_that_is_begun_is_unfinished() -> None:
     assert lines.unfinished
 
 
-@pytest.mark.parametrize("line", [b"\x00\xff\n", b"{}\n", b'{"event": "step"}\n'])
-def test_what_is_no_event_is_refused_with_its_beginning(line: bytes) -> None:
-    with pytest.raises(NotAnEventError):
-        list(EventLines().take(line))
-
-
 def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
     lines = EventLines()
     assert list(lines.take(b"x" * (16 * MIB))) == []

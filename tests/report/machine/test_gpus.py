@@ -112,12 +112,6 @@ def test_what_several_gpus_share_is_reported_once_and_not_what_a_finding_reports
     ]
 
 
-def test_very_many_processes_are_counted() -> None:
-    said = health_words(Gpu(index=0, processes=tuple(GpuProcess(pid=n) for n in range(100))))
-    assert len(said) == 9
-    assert said[-1] == "and 92 more processes"
-
-
 @pytest.mark.parametrize(
     ("name", "short"),
     [

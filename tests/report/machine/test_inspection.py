@@ -119,16 +119,6 @@ def test_a_fact_that_a_source_does_not_report_is_a_dash_and_of_nothing_there_is_
     assert row(Machine(source="x", gpus=gpus), 1) == ["1", "card", "-"]
 
 
-def test_the_table_becomes_two_where_the_screen_is_narrow() -> None:
-    gpu = Gpu(index=0, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", pstate="P0")
-    gpu_two = Gpu(index=1, name="card", power_w=PowerW(draw=70.4, limit=300), pci_address="0000:01:00.0")
-    machine = Machine(source="live", gpus=(gpu, gpu_two))
-    assert shown(machine, 200).count("GPU  ") == 1
-    narrow = shown(machine, 60)
-    assert narrow.count("GPU  ") == 2
-    assert "Workstation Edition" in narrow
-
-
 UP = NicPort(
     index=0,
     rdma_device="mlx5_0",

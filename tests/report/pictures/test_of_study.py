@@ -10,7 +10,6 @@ from gputopo.captures import read_bundled
 from gputopo.measurements import RunFolders, published_study, study_of
 from gputopo.report import Document, document_html, study_document
 from gputopo.report.document import Picture
-from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Device,
@@ -24,9 +23,7 @@ from gputopo.values.run.events import (
     encode_line,
 )
 from gputopo.values.run.measurement import Measurement
-from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import Study
-from tests.invented_runs import InventedRun, gpu_devices, stream
 
 MACHINE = read_bundled("7gforce")
 
@@ -126,13 +123,6 @@ def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(t
     document = study_document(study_of([], title="t"), folders.most_telling(9), of=4)
     assert titles(document) == {"Machine": ["topology-1"], "Run a": ["run-1"], "Run b": ["run-2"]}
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
-
-
-def test_a_run_of_one_device_says_nothing_of_peers() -> None:
-    alone = OneRun(name="a", result=summarise(stream(gpu_devices(1), InventedRun(1).steps(20))))
-    html = document_html(study_document(study(), [alone], of=1))
-    assert "GPU 0" in html
-    assert not re.search("peer|cannot tell", html)
 
 
 def test_runs_that_failed_or_were_slow_are_shown_before_the_latest(tmp_path: Path) -> None:

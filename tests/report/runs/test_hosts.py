@@ -57,13 +57,6 @@ def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> N
         assert re.search(rf"{name} GTX 1070 [^|]*? {re.escape(clock)}", words), "of its own host's maximum"
 
 
-def test_the_display_has_what_each_hosts_gpu_reported(run: list[Event]) -> None:
-    lines = drawn(run[:-3], 120)
-    of_each = {name: line for line in lines for name in ("n1", "n2") if name in line}
-    assert "1500 MHz" in of_each["n1"]
-    assert "1200 MHz" in of_each["n2"]
-
-
 @pytest.mark.parametrize(
     ("slow", "words"),
     [
