@@ -16,7 +16,6 @@ from tests.launch.hosts.environs import (
     TRAIN_JOB,
     Environ,
     intel_mpi,
-    mpich,
     open_mpi_4,
     open_mpi_5,
     ray_train,
@@ -190,7 +189,7 @@ def test_sources_that_contradict_one_another_are_both_named(
     [
         (SILENT, slurm_step(tasks="4(x2)"), "4 tasks on one host", "srun --ntasks-per-node=1"),
         (SILENT, open_mpi_5(0, 4, local=2), "2 tasks on one host", "mpirun --map-by ppr:1:node"),
-        (SILENT, mpich(0, 4, local=4), "4 tasks on one host", "mpiexec -ppn 1"),
+        (SILENT, intel_mpi(0, 4, local=4), "4 tasks on one host", "mpiexec -ppn 1"),
         (SILENT, torchrun(5, 8, local=4), "4 tasks on one host", "torchrun --nproc-per-node 1"),
         (SILENT, {"RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "0"}, "2 tasks on one host", "torchrun"),
         (SILENT, ray_train(0, ("10.0.0.1:4000", "10.0.0.1:4001")), "2 tasks on one host", "num_workers"),

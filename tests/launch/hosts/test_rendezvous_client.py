@@ -1,28 +1,22 @@
-import socket
 from dataclasses import replace
 
 import pytest
 
-from gputopo.launch.hosts import HostStart, RendezvousClient, RendezvousServer, RunEnd
-from gputopo.values import schema
+from gputopo.launch.hosts import RendezvousClient, RendezvousServer, RunEnd
 from gputopo.values.errors import HardwareError
 from tests.kit.ports import free_port
 from tests.launch.hosts.meetings import (
     LOOPBACK,
     PROMPT,
     SECRET,
-    START,
     UNUSED,
     Hang,
     Later,
     guest,
     hang_rank_0,
     joining,
-    lead,
     meeting,
-    signed,
     started,
-    stranger_at_rank_0,
 )
 
 NO_DISK = RunEnd(exit_code=3, cause="no disk")
@@ -42,20 +36,6 @@ def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_f
         with pytest.raises(HardwareError) as failed:
             RendezvousClient("no-such-host.invalid", 4000, SECRET, patience=PROMPT).join(of, timeout_s)
         assert "IP address" in failed.value.hint
-
-
-def test_a_host_ends_by_itself_when_rank_0_is_gone() -> None:
-    def start_and_die(connection: socket.socket) -> None:
-        lead(connection, SECRET, lambda key: signed(key, schema.encode(START), leads=True))
-        raise ConnectionError
-
-    with stranger_at_rank_0(start_and_die) as port:
-        its = guest(port)
-        assert isinstance(its.join(joining(1)), HostStart)
-        its.outlast()
-    assert its.end is not None
-    assert its.end.exit_code == 3
-    assert its.end.cause == f"rank 0 at 127.0.0.1 port {port} has ended"
 
 
 def test_a_host_ends_by_itself_when_rank_0_is_silent() -> None:

@@ -1,6 +1,7 @@
 """The cells of a sweep one after another, with a worker that only pretends: limits of time and pauses."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from gputopo.launch.jobs import Pause, run_cells
 from gputopo.report import sweep_document
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
-from tests.kit_workers.stand_in import WORKER, in_place_of
+from tests.kit_workers.stand_in import WORKER, behaves, in_place_of
 from tests.launch.jobs.test_trials import COPIES, PS, STEPS_WORK
+from tests.launch.specs import plan_for
 
 TRIALS = {1: PS, 2: COPIES, 3: PS}
 
@@ -82,3 +84,15 @@ def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Pat
     assert slept == [7.0, 2.0, 2.0]
     assert [cell.temperature_c for cell in found.cells] == [50.0, 59.0]
     assert said == ["waiting until all GPUs are below 60 \N{DEGREE SIGN}C, now 72"]
+
+
+def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path) -> None:
+    planned = plan_for((), None, variable_update="replicated", all_reduce="nccl")
+    nccl = msgspec.structs.replace(COPIES.spec, all_reduce="nccl")
+    trial = replace(COPIES, target=replace(COPIES.target, plan=planned), spec=nccl)
+    sweep = sweep_of("pending")
+    cells = (msgspec.structs.replace(sweep.cells[0], mode="replicated nccl"),)
+    sweep = msgspec.structs.replace(sweep, cells=cells)
+    with in_place_of(WORKER, behaves("crashes_in_nccl"), tmp_path / "another"):
+        found, _ = run_cells(sweep, [1], {1: trial}, tmp_path)
+    assert [(cell.state, cell.mode) for cell in found.cells] == [("done", "replicated copy (NCCL failed)")]
