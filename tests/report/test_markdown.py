@@ -3,7 +3,7 @@ import re
 from gputopo.report import Document, document_markdown, inspection_document
 from gputopo.report.document import Drawing, Section
 from gputopo.values.finding import Finding, Inspection
-from gputopo.values.machine import Gpu, Machine, Unread
+from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of
 from tests.report.shown import section_text
@@ -35,18 +35,6 @@ def test_findings_are_a_list_with_id_severity_and_remedy() -> None:
     )
     above = "- **warning** `pcie.slot` (GPUs 1-2)\n  - one lane\n  - two lanes\n"
     assert f"{above}  - To do: Move it. Check with: sudo lspci -vvv -d 10de:\n" in text
-
-
-def test_what_is_in_doubt_or_missing_is_there_too() -> None:
-    machine = Machine(
-        source="a + b",
-        gpus=(Gpu(index=0),),
-        unread=(Unread(source="t.txt", line=7, text="odd"),),
-        missing={"gpus[0].pstate": "NOT_SUPPORTED"},
-    )
-    text = shown(machine)
-    assert "| t.txt:7 | odd |" in text
-    assert "not supported by the card: P-state |" in text
 
 
 def test_words_from_outside_are_no_markup() -> None:

@@ -116,7 +116,12 @@ def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_requested_otherwis
 
 
 def test_what_was_asked_for_wins() -> None:
-    asked = {"batch_size": 3, "num_batches": 7, "num_warmup_batches": 0, "data_format": "NCHW"}
+    asked: dict[str, Any] = {
+        "batch_size": 3,
+        "num_batches": 7,
+        "num_warmup_batches": 0,
+        "data_format": "NCHW",
+    }
     asked |= {"grad_reduce": "sum", "learning_rate": 0.5, "seed": 9}
     made = spec(backend="cpu", **asked)
     assert {name: getattr(made, name) for name in asked} == asked

@@ -54,21 +54,6 @@ def test_the_legend_has_the_classes_that_occur_and_no_other() -> None:
     assert "nvidia-smi writes PIX" in text
 
 
-def test_nics_have_rows_columns_and_names_whichever_side_knows_the_hop() -> None:
-    nics = (
-        Nic(index=0, name="mlx5_0", hops={"gpu:0": Hop.PIX, "nic:1": Hop.SYS}, numa_node=0),
-        Nic(index=1, name="mlx5_1", hops={"gpu:0": Hop.NODE}),
-    )
-    both = Machine(source="test", gpus=(Gpu(index=0, cpu_affinity="0-7"),), nics=nics)
-    table = cells(both)
-    assert table["GPU0", "NIC0"] == table["NIC0", "GPU0"] == "PIX"
-    assert table["NIC1", "NIC0"] == table["NIC0", "NIC1"] == "SYS"
-    assert table["NIC0", "NUMA"] == "0"
-    assert table["NIC1", "NUMA"] == "-"
-    assert table["NIC0", "CPUs"] == ""
-    assert "NIC1  mlx5_1" in shown(both)
-
-
 def test_the_affinity_columns_are_there_if_any_gpu_has_them() -> None:
     gpus = (Gpu(index=0, cpu_affinity="0-9,20-29", numa_node=0), Gpu(index=1))
     table = cells(Machine(source="test", gpus=gpus))
