@@ -106,10 +106,7 @@ def _groups(
 
 def _are_alike(first: tuple[Load, Load], second: tuple[Load, Load]) -> bool:
     pairs = zip(first, second, strict=True)
-    return all(
-        isclose(a.share, b.share) and (1 - SAME) * a.seconds <= b.seconds <= (1 + SAME) * a.seconds
-        for a, b in pairs
-    )
+    return all(isclose(a.share, b.share) and abs(b.seconds - a.seconds) <= SAME * a.seconds for a, b in pairs)
 
 
 def group_in_words(group: Sequence[Resource], paths: Paths, *, on_host: bool) -> str:

@@ -160,14 +160,14 @@ def time_methods(
     failures: list[Failure] = []
     reasons = dict.fromkeys(chosen, "interrupted")  # why methods are not measured
     fixed_cost_us: dict[str, float] = {}
-    refused: str | None = None  # why no method can be measured
+    refused = ""  # why no method can be measured
     place = place_of(run)
     with until_stopped() as ending:
         for number, method in enumerate(chosen):
             to_stderr(f"gputopo: reduction {number + 1} of {len(chosen)}: {method}\n")
-            cannot = parse(method).why_not(run.backend, len(run.devices))
-            if refused is not None or cannot is not None:
-                reasons[method] = refused or (cannot or "")[0]
+            cannot, *_ = parse(method).why_not(run.backend, len(run.devices)) or ("",)
+            if refused or cannot:
+                reasons[method] = refused or cannot
                 continue
             job = ReductionJob(run=run, method=method, groups=groups, repeats=REPEATS, warm_up=WARM_UP)
             events: list[Event] = []
@@ -192,7 +192,7 @@ def time_methods(
                 del reasons[method]
             elif running.stopped is None:
                 reasons[method] = _reason(failed, events)
-                refused = reasons[method] if failed and failed.kind == REFUSED_FOR_ALL else None
+                refused = reasons[method] if failed and failed.kind == REFUSED_FOR_ALL else ""
             if running.stopped is not None:
                 raise StoppedError(running.stopped.exit_code)
     if ending.code not in (0, 128 + signal.SIGINT):

@@ -160,6 +160,7 @@ PLANS = {
         choice=msgspec.structs.replace(PREDICTED.choice, images_per_sec_low=None, images_per_sec_high=None),
         prediction=msgspec.structs.replace(BASIS, learned=Learned(runs=1, jobs=1)),
     ),
+    "measured": Plan(choice=msgspec.structs.replace(PREDICTED.choice, evidence="measured")),
     "with a timeline of many links": Plan(
         choice=CHOICE, line=msgspec.structs.replace(LINE, resources=(UP,) * 13)
     ),

@@ -146,6 +146,13 @@ def test_each_gpu_has_whole_records_one_every_few_seconds(tmp_path: Path) -> Non
     assert [records(file) for file in files] == [1 + 3] * 2  # at 0, 5 and 10 s
 
 
+def test_numbers_of_steps_are_those_of_protocol_buffers(tmp_path: Path) -> None:
+    begin, step, sample = run(tmp_path / "board", 1)
+    write(begin, msgspec.structs.replace(step, global_step=128), sample)
+    (file, _) = sorted((tmp_path / "board").glob("*/events.out.tfevents.*"))
+    assert b"\x10\x80\x01" in file.read_bytes()
+
+
 def test_a_clock_that_was_set_back_stops_no_points(tmp_path: Path) -> None:
     begin, *events = run(tmp_path / "board", 12)
     write(begin, *events, *events)

@@ -168,6 +168,7 @@ SCREENS: dict[str, tuple[int, Bandwidth]] = {
             *(pair(0, 3, 5.0, staged=True), pair(3, 0, 5.0)),
         ),
     ),
+    "of kernels only": (2, only(*(replace(pair(a, 1 - a, 150.0), method="kernel_read") for a in (0, 1)))),
     "of both directions only": (
         4, only(both(0, 1, 48.5), both(0, 3, 96.9), both(1, 0, 48.0), both(3, 0, 96.8)),
     ),
