@@ -8,6 +8,7 @@ from gputopo.values.machine import (
     Gpu,
     Host,
     Machine,
+    Nic,
     NumaNode,
     Pcie,
     PciNode,
@@ -93,3 +94,15 @@ def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> N
     text = shown(Machine(source="x", pci=pci, host=host))
     assert text.index("NUMA 1, CPUs 8-15") < text.index("NUMA node unknown")
     assert shown(Machine(source="x", pci=pci[1:])).startswith("Host\n")
+
+
+def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:
+    at = ("0000:01:00.0", "0000:02:00.0")
+    tree = (
+        card(at[0], name="NVIDIA Corporation GA100 [A100 PCIe 40GB]"),
+        PciNode(address=at[1], root=ROOT, kind="nic", name="Mellanox Technologies MT28908"),
+    )
+    gpu, nic = Gpu(index=0, pci_address=at[0]), Nic(index=0, pci_address=at[1])
+    text = shown(Machine(source="lspci -vvv", gpus=(gpu,), nics=(nic,), pci=tree))
+    assert "GPU 0 GA100 [A100 PCIe 40GB]  0000:01:00.0" in text
+    assert "NIC 0 Mellanox Technologies MT28908  0000:02:00.0" in text
