@@ -1,6 +1,6 @@
 """The timeline of a predicted step in milliseconds (`--explain`): the links in words, and each gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isclose
 
 from gputopo.prediction.links import Load, Paths, Resource, in_words
@@ -48,16 +48,8 @@ def step_timeline(
         of_weights, of_gradients = loads[resource]
         return max(of_weights.seconds * terms.weights, of_gradients.seconds * size)
 
-    groups: list[list[Resource]] = []  # of links with the same load
-    for resource in sorted(loads, key=seconds_of, reverse=True):
-        for group in groups:
-            if group[0][0] == resource[0] and _are_alike(loads[group[0]], loads[resource]):
-                group.append(resource)
-                break
-        else:
-            groups.append([resource])
     resources = []
-    for group in groups:
+    for group in _groups(sorted(loads, key=seconds_of, reverse=True), loads):
         of_weights, of_gradients = loads[group[0]]
         resources.append(
             ResourceLoad(
@@ -97,12 +89,24 @@ def step_timeline(
     )
 
 
+def _groups(
+    resources: Sequence[Resource], loads: Mapping[Resource, tuple[Load, Load]]
+) -> list[list[Resource]]:
+    """Return these links, each with the links of its kind that have the same loads."""
+    groups: list[list[Resource]] = []
+    for resource in resources:
+        for group in groups:
+            if group[0][0] == resource[0] and _are_alike(loads[group[0]], loads[resource]):
+                group.append(resource)
+                break
+        else:
+            groups.append([resource])
+    return groups
+
+
 def _are_alike(first: tuple[Load, Load], second: tuple[Load, Load]) -> bool:
     pairs = zip(first, second, strict=True)
-    return all(
-        isclose(a.share, b.share) and (1 - SAME) * a.seconds <= b.seconds <= (1 + SAME) * a.seconds
-        for a, b in pairs
-    )
+    return all(isclose(a.share, b.share) and abs(b.seconds - a.seconds) <= SAME * a.seconds for a, b in pairs)
 
 
 def group_in_words(group: Sequence[Resource], paths: Paths, *, on_host: bool) -> str:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
 from gputopo.report.document import Block, Section, Table
 from gputopo.report.study_tables import ROWS, cell_words, devices_word, noise_words, speed_unit, table
@@ -10,7 +9,6 @@ from gputopo.values.grouping import grouped
 from gputopo.values.study import Cell, Study, varying
 from gputopo.workload import require_workload, workload_names
 
-_MAX_PAGES = 100  # gputopo has about forty models; a table from elsewhere may have any number
 _MAX_NAME = 60  # letters of a file name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _NOTE = (
@@ -49,7 +47,7 @@ def model_pages(study: Study) -> list[Section]:
     speedups = {row.cell: row.speedup for scaling in study.figures.scalings for row in scaling.rows}
     by_model = grouped((cell.of.model, cell) for cell in study.figures.cells)
     pages: dict[str, Section] = {}  # by their names without case: some disks ignore it
-    for model, cells in islice(by_model.items(), _MAX_PAGES):
+    for model, cells in by_model.items():
         name = safe = _UNSAFE.sub("-", model)[:_MAX_NAME].strip("-.") or "unnamed"
         number = 1
         while name.lower() in pages:

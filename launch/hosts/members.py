@@ -118,7 +118,7 @@ class Members:
 
     def note_stranger(self, address: str, why: str) -> None:
         """Report once that a host outside the training was refused."""
-        words = _refused_at(address, why)
+        words = f"a host at {address} was refused: {why}"
         if words not in self.strangers and len(self.strangers) < MAX_STRANGERS:
             self.strangers.append(words)
             self._note(words)
@@ -272,10 +272,6 @@ def _of_waiting(end: RunEnd) -> RunEnd:
     return RunEnd(
         exit_code=end.exit_code, cause=end.cause or "rank 0 has ended", hint=end.hint or "see its output"
     )
-
-
-def _refused_at(address: str, why: str) -> str:
-    return f"a host at {address} was refused: {why}"
 
 
 def _refusal(what: str, hint: str) -> RunEnd:

@@ -157,17 +157,17 @@ def time_methods(
     limits = WorkerLimits(patience=HangLimits(min_s=silence_s, phase_s=silence_s, start_s=start_s))
     environment = worker_env(os.environ, run, visible)
     samples: list[CollectiveRate] = []
-    failures: dict[str, Failure] = {}
-    reasons: dict[str, str] = {}  # why methods were not measured
+    failures: list[Failure] = []
+    reasons = dict.fromkeys(chosen, "interrupted")  # why methods are not measured
     fixed_cost_us: dict[str, float] = {}
-    refused: str | None = None  # why no method can be measured
+    refused = ""  # why no method can be measured
     place = place_of(run)
     with until_stopped() as ending:
         for number, method in enumerate(chosen):
             to_stderr(f"gputopo: reduction {number + 1} of {len(chosen)}: {method}\n")
-            cannot = parse(method).why_not(run.backend, len(run.devices))
-            if refused is not None or cannot is not None:
-                reasons[method] = refused or (cannot or "")[0]
+            cannot, *_ = parse(method).why_not(run.backend, len(run.devices)) or ("",)
+            if refused or cannot:
+                reasons[method] = refused or cannot
                 continue
             job = ReductionJob(run=run, method=method, groups=groups, repeats=REPEATS, warm_up=WARM_UP)
             events: list[Event] = []
@@ -178,27 +178,31 @@ def time_methods(
             if timed is not None:
                 size, repeats_us, fixed_cost_us[method] = timed
                 samples.append(sample_of(run, method, size, repeats_us))
+                del reasons[method]
             elif running.stopped is None and failed is not None and failed.kind == WRONG_SUM:
-                failures[method] = Failure(
-                    kind="allreduce", source=place, destination=place, reason="WRONG_DATA", says=failed.cause
+                failures.append(
+                    Failure(
+                        kind="allreduce",
+                        source=place,
+                        destination=place,
+                        reason="WRONG_DATA",
+                        says=failed.cause,
+                    )
                 )
+                del reasons[method]
             elif running.stopped is None:
                 reasons[method] = _reason(failed, events)
-                refused = reasons[method] if failed and failed.kind == REFUSED_FOR_ALL else None
+                refused = reasons[method] if failed and failed.kind == REFUSED_FOR_ALL else ""
             if running.stopped is not None:
                 raise StoppedError(running.stopped.exit_code)
     if ending.code not in (0, 128 + signal.SIGINT):
         signal.raise_signal(ending.code - 128)  # SIGTERM or SIGHUP ends this process too
     return ReductionTimes(
         samples=Samples(samples),
-        failures=tuple(failures.values()),
+        failures=tuple(failures),
         not_measured=tuple(
-            NotMeasured(
-                what=f"{method} reduction of {run.model}'s gradients over {place}",
-                reason=reasons.get(method, "interrupted"),
-            )
-            for method in chosen
-            if method not in {*fixed_cost_us, *failures}
+            NotMeasured(what=f"{method} reduction of {run.model}'s gradients over {place}", reason=reason)
+            for method, reason in reasons.items()
         ),
         fixed_cost_us=fixed_cost_us,
         complete=not ending.code,

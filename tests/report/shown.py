@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gputopo.report import Document, Line, document_text, inspection_document
-from gputopo.report.document import Block, Rows, Section, Table
+from gputopo.report.document import Block, Rows, Section
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine
 from tests.kit import golden
@@ -48,21 +48,6 @@ def rows_of(document: Document, title: str) -> list[tuple[str, str]]:
     """The rows of labels and words in the section of this title."""
     blocks = (block for section in sections_of(document, title) for block in section.blocks)
     return [row for block in blocks if isinstance(block, Rows) for row in block.rows]
-
-
-def table_of(section: Section | None) -> Table:
-    """The table of a section, which must have one."""
-    assert section is not None
-    return next(block for block in section.blocks if isinstance(block, Table))
-
-
-def cells_of(table: Table) -> dict[str, dict[str, str]]:
-    """The cells of a table by the names of row and column."""
-    _, *columns = table.columns
-    return {
-        name: {column.head.replace("\n", " "): column.cells[place] for column in columns}
-        for place, name in enumerate(table.head.cells)
-    }
 
 
 def assert_tables_are_even(markdown: str) -> None:

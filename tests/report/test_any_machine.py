@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Literal
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,27 +65,15 @@ def test_every_format_shows_any_machine(machine: Machine, width: int) -> None:
 
 
 @given(machines(), machines())
-def test_any_two_machines_can_be_compared_and_nothing_differs_from_itself(
-    one: Machine, other: Machine
-) -> None:
+def test_any_two_machines_can_be_compared(one: Machine, other: Machine) -> None:
     found = machine_difference(one, other)
     assert is_printable(document_text(difference_document(found), 80))
     assert is_printable(document_markdown(difference_document(found)))
     assert msgspec.json.decode(schema.encode(found))["compared"] == found.compared
-    # Several GPUs of one index or address are no machine: which is which is unknown.
-    indices = [gpu.index for gpu in one.gpus]
-    if len(set(indices)) == len(indices):
-        gpus = tuple(msgspec.structs.replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in one.gpus)
-        same = msgspec.structs.replace(
-            one, gpus=gpus, nics=one.nics[:1], pci=one.pci[:1], links=one.links[:1]
-        )
-        changes = machine_difference(same, same).changes
-        assert not [change for change in changes if change.was == change.was], "only NaN differs"
 
 
-@pytest.mark.parametrize("width", [20, 40, 80])
-def test_an_empty_machine_is_shown_in_every_format(width: int) -> None:
+def test_an_empty_machine_is_shown_in_every_format() -> None:
     empty = Inspection(machine=Machine(source="nothing"))
-    assert "No GPU is known." in document_text(inspection_document(empty), width)
+    assert "No GPU is known." in document_text(inspection_document(empty), 20)
     assert "### Findings\n\nNone." in document_markdown(inspection_document(empty, "all"))
     assert read(exposition(empty))["gputopo_gpus"].samples[0].value == 0

@@ -24,15 +24,6 @@ def test_a_terminal_gets_every_text_cell_and_item_and_the_words_of_a_picture() -
     assert max(map(len, text.splitlines())) <= 60
 
 
-def test_a_wide_table_is_cut_into_blocks_that_repeat_its_first_column() -> None:
-    heads = tuple(f"column {number}" for number in range(12))
-    wide = Table.of(heads, (tuple(["value"] * 12),), words=heads)
-    text = text_of(document_lines(Document("", "", (Section("", (wide,)),)), 60))
-    assert max(map(len, text.splitlines())) <= 60
-    assert text.count("column 0") > 1
-    assert all(f"column {number}" in text for number in range(12))
-
-
 def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> None:
     files = markdown_files(DOCUMENT, "my (new).md")
     assert "](my%20%28new%29-pictures/speedup.svg)" in files["my (new).md"]
@@ -53,10 +44,6 @@ def test_the_short_form_counts_the_rows_items_and_columns_that_it_leaves_out() -
     ]  # fmt: skip
     assert "row 6" in short
     assert "row 7" not in short
-    one_more = Document("", "", (Section("", (Bullets(("a", "b"), shown=1), table._replace(shown=8))),))
-    nearly = text_of(document_lines(one_more, 40, whole=False))  # a count would take a line, too
-    assert "row 8" in nearly
-    assert "- b" in nearly
     whole = text_of(document_lines(document, 40))
     assert "row 8" in whole
     assert "another" in whole

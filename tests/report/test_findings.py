@@ -47,11 +47,8 @@ def test_the_severity_has_its_colour() -> None:
     assert ("error    ", "bold red") in [span for line in lines for span in line]
 
 
-def test_a_machine_in_which_nothing_was_found_states_none() -> None:
-    assert "\nFindings\n  None.\n" in shown(Machine(source="live"))
-
-
 def test_no_finding_is_no_pass_for_what_was_not_read() -> None:
+    assert "\nFindings\n  None.\n" in shown(Machine(source="live"))
     machine = Machine(source="nvidia-smi topo", missing={"gpus[*].clocks_mhz": "not reported"})
     words = "No problems found in the data available. Missing data was not checked."
     assert f"\nFindings\n  {words}\n" in shown(machine)

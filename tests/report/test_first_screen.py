@@ -51,19 +51,15 @@ NO_DEVICE = Machine(source="x", driver=Driver(status="no_device"))
 ANSWERS: dict[str, tuple[Machine, Sequence[Finding]]] = {
     "sound": judged(),
     "one error": judged(REMAP_FAILED),
-    "two errors": judged(REMAP_FAILED, RESET),
     "a warning": judged(LIMITED),
     "three findings": judged(REMAP_FAILED, RESET, LIMITED),
     "links only": (Machine(source="lspci", gpus=(Gpu(index=0, pcie=Pcie(width_now=16)),)), ()),
-    "a capture without topology": (replace(four(), source="nvidia-smi -q", links=()), ()),
     "no topology": (replace(four(), links=()), ()),
-    "a log": (Machine(source="a log", gpus=(Gpu(index=0),)), ()),
     "a fault": (CARDS, [finding("error", "GPU 0 (T4, 0000:01:00.0): bad: x")]),
     "an aside": (
         CARDS,
         [finding("warning", "copies (PIX: GPUs 0-1) reach 19% of the rate (x (y)): 5", on="machine")],
     ),
-    "all": (CARDS, [finding("warning", "GPUs 0-2: slow; x", on="gpus:0-2")]),
     "in use": (CARDS, [finding("warning", "x", "gpu.busy", "gpus:0-1")]),
     "the machine": (CARDS, [finding("warning", "P2P is slow, and hangs", on="machine")]),
     "an info": (CARDS, [finding("info", "x")]),
@@ -116,10 +112,11 @@ def test_a_terminal_shows_all_errors_and_warnings_and_infos_and_remedies_as_far_
     assert few[-1] == "2 more infos (gputopo inspect --all)"
 
 
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_a_sentence_is_cut_at_the_width_of_the_terminal_only(columns: int) -> None:
+# 200 columns hold a warning of 120 letters.
+@pytest.mark.parametrize(("columns", "count"), [(60, 12), (200, 3)])
+def test_a_sentence_is_cut_at_the_width_of_the_terminal_only(columns: int, count: int) -> None:
     cut = [line for line in shown_findings(MANY, 6, columns) if line.endswith("…")]
-    assert len(cut) == (12 if columns < 200 else 3)  # 200 columns hold a warning of 120 letters
+    assert len(cut) == count
     assert {len(line) for line in cut} <= set(range(columns - 8, columns + 1))
 
 
@@ -135,12 +132,7 @@ def test_a_pipe_and_a_bug_report_have_whole_sentences_and_all_remedies() -> None
     assert max(map(len, document_text(document, 80).splitlines())) <= 80
 
 
-def test_findings_of_one_id_and_severity_are_one() -> None:
-    same = [finding("warning", f"sources disagree on {n}", on=f"gpu:{n}") for n in range(3)]
-    assert shown_findings(same, 3)[0].endswith("sources disagree on 0 (and 2 more)")
-
-
-@pytest.mark.parametrize("fault", ["", "lost", "x1_riser", "thermal_slowdown", "nvlink_down"])
+@pytest.mark.parametrize("fault", ["", "lost"])
 def test_eight_gpus_fit_a_terminal_of_24_lines_healthy_and_sick(fault: str, tmp_path: Path) -> None:
     machine = read(broken("dgx1", f"{fault}@2"), tmp_path) if fault else machine_of("dgx1")
     lines, narrow = screen(machine), screen(machine, 60)
@@ -191,11 +183,7 @@ def test_of_chosen_gpus_only_these_are_counted_whatever_a_finding_is_about() -> 
     assert f"2 {TIMES} Tesla V100-SXM2-16GB: all 2 need attention" in of_gpus(all_limited, 0, 3)
     some = of_gpus(four(REMAP_FAILED, LIMITED), 0, 1)
     assert some.startswith(f"2 {TIMES} Tesla V100-SXM2-16GB: 1 fine, GPU 1 must be replaced")
-    assert some.count(": 1 fine") == 1  # one answer for all of them
     assert ("\nGPU 0\n" in some, "\nGPU 1\n" in some, "\nGPU 3\n" in some) == (True, True, False)
-    assert of_gpus(four(REMAP_FAILED), 0).startswith(
-        f"1 {TIMES} Tesla V100-SXM2-16GB: no fault in 27 checks."
-    )
 
 
 def links(count: int, near: list[tuple[int, int]], hop: Hop = Hop.PIX) -> Machine:
@@ -210,24 +198,13 @@ def links(count: int, near: list[tuple[int, int]], hop: Hop = Hop.PIX) -> Machin
     )
 
 
-def two_sockets() -> Machine:
-    """Two switches on the first socket, and three GPUs on the second."""
-    machine = links(7, [(0, 1), (2, 3)])
-    near = {(a, b): Hop.PHB for a in (0, 1) for b in (2, 3)}
-    changed = tuple(replace(link, hop=near.get((link.a, link.b), link.hop)) for link in machine.links)
-    return replace(machine, links=changed)
-
-
 @pytest.mark.parametrize(
     ("machine", "words"),
     [
         (links(1, []), ""),
-        (links(2, []), "SYS between GPUs 0 and 1"),
         (links(4, []), "SYS between all pairs of GPUs"),
         (links(4, [(0, 1)]), "PIX GPUs 0 and 1; SYS the other pairs"),
-        (links(4, [(0, 1), (2, 3)]), "PIX within GPUs 0-1, 2-3; SYS the other pairs"),
         (links(5, [(0, 1), (0, 2), (1, 2), (3, 4)]), "PIX within GPUs 0-2, 3-4; SYS the other pairs"),
-        (two_sockets(), "PIX within GPUs 0-1, 2-3; PHB within GPUs 0-3; SYS the other pairs"),
         (links(9, [(n, n + 1) for n in range(7)]), "7 pairs PIX, 29 pairs SYS"),  # and no matrix
     ],
 )

@@ -20,13 +20,6 @@ def test_any_hosts_can_be_compared_and_the_result_be_shown(hosts: list[Machine],
     assert schema.encode(found)
 
 
-@given(machines(), st.integers(2, 4))
-def test_copies_of_any_host_do_not_differ(machine: Machine, count: int) -> None:
-    found = inspect_fleet({f"n{number}": machine for number in range(count)})
-    assert found.outliers == ()
-    assert not [one.says for one in found.findings if one.id.startswith("fleet.")]
-
-
 def test_many_hosts_are_counted_and_those_without_a_reading_are_named() -> None:
     names = tuple(f"n{number:02}" for number in range(64))
     kinds = (FleetKind(name="8 x GPU", hosts=names, compared=1234),)

@@ -1,11 +1,9 @@
 """Tables, rows and paragraphs on screens of any width."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import Rows, Table
-from gputopo.values.index_ranges import index_ranges
+from gputopo.report.document import Table
 from tests.report.shown import text_of_blocks
 
 
@@ -15,23 +13,9 @@ def table(*columns: tuple[str, ...], words: int = 1) -> Table:
     return Table.of(heads, list(zip(*(column[1:] for column in columns), strict=True)), words=heads[:words])
 
 
-def test_a_text_hangs_beside_its_label() -> None:
-    rows = Rows((("CPU", "a b c d e f"), ("Memory", "x")))
-    assert text_of_blocks(rows, width=15) == "CPU     a b c d\n        e f\nMemory  x\n"
-
-
-def test_columns_are_aligned_to_their_sides_and_heads_stand_at_the_bottom() -> None:
-    power = table(("GPU", "a", "long"), ("Power W\nnow", "7", "?"))
-    assert text_of_blocks(power) == "      Power W\nGPU       now\na           7\nlong        ?\n"
-
-
 def test_a_cell_that_is_too_long_folds_in_its_column() -> None:
     folded = table(("", "0"), ("Name", "one two three"), ("N", "1"), words=2)
     assert text_of_blocks(folded, width=12) == "   Name\n0  one two\n   three\n\n   N\n0  1\n"
-
-
-def test_a_row_with_nothing_in_it_is_left_out() -> None:
-    assert "NIC0" not in text_of_blocks(table(("", "GPU0", "NIC0"), ("CPUs", "0-7", "")))
 
 
 groups_of_widths = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=12), min_size=1, max_size=4)
@@ -59,10 +43,3 @@ def test_a_paragraph_fits_and_keeps_its_words(text: str, width: int) -> None:
     lines = text_of_blocks(text, width=width).splitlines()
     assert max(map(len, lines), default=0) <= width
     assert "".join("".join(lines).split()) == "".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("indices", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([6, 0, 1, 3, 3], "0-1,3,6")]
-)
-def test_indices_are_written_as_ranges(indices: list[int], text: str) -> None:
-    assert index_ranges(indices) == text

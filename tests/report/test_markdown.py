@@ -1,11 +1,9 @@
 import re
 
-import pytest
-
 from gputopo.report import Document, document_markdown, inspection_document
 from gputopo.report.document import Drawing, Section
 from gputopo.values.finding import Finding, Inspection
-from gputopo.values.machine import Gpu, Machine, Unread
+from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of
 from tests.report.shown import section_text
@@ -17,26 +15,6 @@ def shown(machine: Machine, *findings: Finding) -> str:
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^(`{3,})text\n(.*?)^\1$", text, re.MULTILINE | re.DOTALL)
-
-
-def table_after(text: str, title: str) -> list[list[str]]:
-    """Return the cells of the first table under a heading, without the line of dashes."""
-    body = text.partition(f"### {title}\n")[2].partition("### ")[0]
-    first = next(part for part in body.split("\n\n") if part.lstrip().startswith("|"))
-    rows = [line for line in first.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
-    assert all(re.fullmatch(r"-{3}:?", cell) for cell in cells[1])
-    return [cells[0], *cells[2:]]
-
-
-@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu", "desktop"])
-def test_every_gpu_has_a_row_as_wide_as_the_head(scenario: str) -> None:
-    machine = machine_of(scenario)
-    head, *rows = table_after(shown(machine), "GPUs")
-    assert [row[0] for row in rows] == [str(gpu.index) for gpu in machine.gpus]
-    assert {len(row) for row in rows} == {len(head)}
-    addresses = head.index("PCI address")
-    assert [row[addresses] for row in rows] == [gpu.pci_address for gpu in machine.gpus]
 
 
 def test_the_matrix_stands_in_a_code_block_as_it_is() -> None:
@@ -59,18 +37,6 @@ def test_findings_are_a_list_with_id_severity_and_remedy() -> None:
     assert f"{above}  - To do: Move it. Check with: sudo lspci -vvv -d 10de:\n" in text
 
 
-def test_what_is_in_doubt_or_missing_is_there_too() -> None:
-    machine = Machine(
-        source="a + b",
-        gpus=(Gpu(index=0),),
-        unread=(Unread(source="t.txt", line=7, text="odd"),),
-        missing={"gpus[0].pstate": "NOT_SUPPORTED"},
-    )
-    text = shown(machine)
-    assert "| t.txt:7 | odd |" in text
-    assert table_after(text, "Not read")[1][1].endswith("not supported by the card: P-state")
-
-
 def test_words_from_outside_are_no_markup() -> None:
     words = "a|b *c* `d` <img> [x](y) @ann 4 @ 2.2 GHz\n# no title"
     assert document_markdown(Document("", "", (Section("", (words,)),))) == (
@@ -83,7 +49,3 @@ def test_a_fence_in_a_name_does_not_end_the_code_block() -> None:
     (fence, block), *_ = code_blocks(document_markdown(Document("", "", (Section("", (drawing,)),))))
     assert len(fence) == 4
     assert "```?# title" in block
-
-
-def test_identities_are_only_in_it_if_they_are_in_the_machine() -> None:
-    assert "GPU-0000" not in shown(machine_of("dgx1"))

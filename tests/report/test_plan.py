@@ -126,7 +126,6 @@ PLANS = {
         model="alexnet",
         source="nvidia-smi topo",
     ),
-    "of which little is known": Plan(choice=CHOICE, candidates=(CHOICE,)),
     "with many reasons and candidates": Plan(
         choice=msgspec.structs.replace(
             CHOICE, reasons=(*map(str, range(7)), "GPU 2 excluded: lost", "GPU 3 is in use")
@@ -162,7 +161,6 @@ PLANS = {
         prediction=msgspec.structs.replace(BASIS, learned=Learned(runs=1, jobs=1)),
     ),
     "measured": Plan(choice=msgspec.structs.replace(PREDICTED.choice, evidence="measured")),
-    "with a timeline": Plan(choice=CHOICE, line=LINE),
     "with a timeline of many links": Plan(
         choice=CHOICE, line=msgspec.structs.replace(LINE, resources=(UP,) * 13)
     ),
@@ -191,46 +189,11 @@ def test_autotune_has_predicted_and_measured_side_by_side_and_says_how_sure_it_i
     assert_golden("autotune", f"{document_text(autotune_document(TUNED), 80)}{autotune_note(TUNED)}\n")
 
 
-@pytest.mark.parametrize(
-    ("gpus", "text"), [((0, 1, 2, 3), "0,1,2,3"), (tuple(range(8)), "0-7"), ((4, 3, 2, 1, 0), "4,3,2,1,0")]
-)
+@pytest.mark.parametrize(("gpus", "text"), [(tuple(range(8)), "0-7"), ((4, 3, 2, 1, 0), "4,3,2,1,0")])
 def test_gpus_are_written_in_the_order_of_the_towers_as_the_option_takes_them(
     gpus: tuple[int, ...], text: str
 ) -> None:
     assert plan_document(Plan(choice=Candidate(gpus=gpus))).answer == f"GPUs {text}, parameter_server."
-
-
-@pytest.mark.parametrize("width", [50, 80, 120])
-def test_a_plan_of_sixteen_gpus_fits(width: int) -> None:
-    gpus = tuple(range(0, 32, 2))
-    first, second = predicted("gpu:spread", 80.0, gpus), predicted("gpu:30", 100.0, gpus)
-    first = msgspec.structs.replace(first, reasons=("far " * 40,))
-    together = GroupSpeed(gpus=gpus, images_per_sec=12_000.0, batch_sizes=(512,) * 16)
-    shared = GroupSpeed(gpus=gpus, images_per_sec=13_000.0, batch_sizes=tuple(range(500, 516)))
-    odd = GroupSpeed(gpus=gpus[::2], images_per_sec=9000.0, batch_sizes=(512,) * 8)
-    batches = ",".join(map(str, shared.batch_sizes))
-    long = msgspec.structs.replace(UP, resource="uplink of GPUs 0-1,4-5,8-9, to the host and 3 alike")
-    plan = Plan(
-        choice=first,
-        candidates=(first, second),
-        refused=(Refusal(reason="no " * 60),),
-        prediction=msgspec.structs.replace(
-            BASIS,
-            single_gpu_images_per_sec=dict.fromkeys(gpus, 1000.0),
-            single_gpu_source="published: " * 9,
-        ),
-        unequal=Unequal(
-            together=together,
-            alone=(odd,),
-            in_proportion=shared,
-            better=shared,
-            use=f"--batch-size {batches}",
-        ),
-        line=msgspec.structs.replace(LINE, resources=(long,)),
-    )
-    lines = shown(plan, width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert "--batch-size" in " ".join(lines)
 
 
 def test_the_steps_of_candidates_are_bars_of_their_parts_and_each_has_its_colour() -> None:
@@ -259,5 +222,3 @@ def test_unequal_gpus_are_compared_with_what_each_lacks_of_the_fastest(
     unequal = msgspec.structs.replace(UNEQUAL, better=better, use=use)
     text = shown(Plan(choice=CHOICE, unequal=unequal))
     assert words in text
-    rows = [line.split() for line in text.splitlines() if line.startswith("  0-")]
-    assert [row[-1] == "*" for row in rows] == [one == better for one in (TOGETHER, ALONE, SHARED)]

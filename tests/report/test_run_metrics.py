@@ -69,7 +69,3 @@ def test_gpus_show_the_latest_of_each_fact_until_they_are_lost() -> None:
     lost = metrics(*seen, Sample(time_s=3.0, gpus=(GpuSample(gpu=0, lost=True),)))
     assert of(lost, "gpu_lost", gpu="0") == 1
     assert of(lost, "gpu_clock_hertz", gpu="0", domain="graphics") is None
-
-
-def test_a_run_that_has_not_begun_has_metrics() -> None:
-    assert of(metrics(), "run_steps_total") == 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.measurements import study_of
-from gputopo.report import document_text, markdown_files, study_document
+from gputopo.report import markdown_files, study_document
 from gputopo.report.document import Section, Table
 from gputopo.values.run.measurement import Measurement
 
@@ -63,12 +63,6 @@ def test_a_page_has_what_a_model_is_and_each_of_its_figures_once() -> None:
     assert "does not have this model" in str(unknown.blocks[0])
 
 
-def test_pages_of_models_are_only_in_files() -> None:
-    study = study_document(study_of([run("resnet50", 1, 100.0)], title="t"))
-    assert "resnet50" in document_text(study)
-    assert "Model resnet50" not in document_text(study)
-
-
 @given(st.lists(st.text(max_size=90) | st.sampled_from(["../../etc/x", "A", "a", "..", "", "a-2", "con\0"])))
 def test_file_names_differ_on_any_disk_and_stay_in_their_folder(models: list[str]) -> None:
     study = study_document(study_of([run(model, 1, 1.0) for model in models], title="t"))
@@ -80,7 +74,3 @@ def test_file_names_differ_on_any_disk_and_stay_in_their_folder(models: list[str
         assert path.name.isascii()
         assert not path.name.startswith((".", "-"))
         assert len(path.name) < 80
-
-
-def test_a_table_of_a_thousand_models_has_no_thousand_pages() -> None:
-    assert len(pages_of(*(run(f"model-{number}", 1, 1.0) for number in range(150)))) == 100

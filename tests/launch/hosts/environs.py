@@ -31,14 +31,6 @@ def slurm_step(
     }
 
 
-# Slurm 20.11 with GRES: each task has its GPUs named.
-GRES = {
-    "CUDA_VISIBLE_DEVICES": "0,1,2,3",
-    "GPU_DEVICE_ORDINAL": "0,1,2,3",
-    "SLURM_GPUS_PER_NODE": "4",
-    "SLURM_JOB_GPUS": "0,1,2,3",
-    "SLURM_STEP_GPUS": "0,1,2,3",
-}
 # Slurm 24.05, with its PMIx and its topology.
 SLURM_24 = {
     "PMIX_NAMESPACE": "slurm.pmix.1234.0",
@@ -81,18 +73,7 @@ def open_mpi_5(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
 
 
 def intel_mpi(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
-    """`mpiexec.hydra` of Intel MPI 2021."""
-    return {
-        "MPI_LOCALNRANKS": str(local),
-        "MPI_LOCALRANKID": "0",
-        "PMI_FD": "9",
-        "PMI_RANK": str(rank),
-        "PMI_SIZE": str(size),
-    }
-
-
-def mpich(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
-    """`mpiexec` of MPICH 4."""
+    """`mpiexec.hydra` of Intel MPI 2021 and of MPICH 4."""
     return {
         "MPI_LOCALNRANKS": str(local),
         "MPI_LOCALRANKID": "0",

@@ -12,9 +12,7 @@ from pathlib import Path
 SAID = {
     "refused": (255, "ssh: connect to host refused port 22: Connection refused"),
     "denied": (255, "root@denied: Permission denied (publickey)."),
-    "unverified": (255, "Host key verification failed."),
     "unnamed": (255, "ssh: Could not resolve hostname unnamed: Name or service not known"),
-    "closed": (255, "kex_exchange_identification: read: Connection reset by peer"),
     "old": (1, "/there/python: No module named gputopo.launch.hosts.agent"),
     "killed": (137, ""),
 }

@@ -1,28 +1,22 @@
-import socket
 from dataclasses import replace
 
 import pytest
 
-from gputopo.launch.hosts import HostStart, RendezvousClient, RendezvousServer, RunEnd
-from gputopo.values import schema
+from gputopo.launch.hosts import RendezvousClient, RendezvousServer, RunEnd
 from gputopo.values.errors import HardwareError
 from tests.kit.ports import free_port
 from tests.launch.hosts.meetings import (
     LOOPBACK,
     PROMPT,
     SECRET,
-    START,
     UNUSED,
     Hang,
     Later,
     guest,
     hang_rank_0,
     joining,
-    lead,
     meeting,
-    signed,
     started,
-    stranger_at_rank_0,
 )
 
 NO_DISK = RunEnd(exit_code=3, cause="no disk")
@@ -37,37 +31,11 @@ def test_a_host_that_comes_before_rank_0_waits_for_it() -> None:
         assert later.result() == UNUSED
 
 
-@pytest.mark.parametrize("name", ["no-such-host.invalid", "x" * 300])
-def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_for_to_excuse(
-    name: str,
-) -> None:
+def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name_and_not_waited_for_to_excuse() -> None:
     for of, timeout_s in ((joining(1), 0), (joining(1, unable=NO_DISK), 60)):
         with pytest.raises(HardwareError) as failed:
-            RendezvousClient(name, 4000, SECRET, patience=PROMPT).join(of, timeout_s)
+            RendezvousClient("no-such-host.invalid", 4000, SECRET, patience=PROMPT).join(of, timeout_s)
         assert "IP address" in failed.value.hint
-
-
-def test_a_host_ends_by_itself_when_rank_0_is_gone() -> None:
-    def start_and_die(connection: socket.socket) -> None:
-        lead(connection, SECRET, lambda key: signed(key, schema.encode(START), leads=True))
-        raise ConnectionError
-
-    with stranger_at_rank_0(start_and_die) as port:
-        its = guest(port)
-        assert isinstance(its.join(joining(1)), HostStart)
-        its.outlast()
-    assert its.end is not None
-    assert its.end.exit_code == 3
-    assert its.end.cause == f"rank 0 at 127.0.0.1 port {port} has ended"
-
-
-def test_a_rank_0_that_ends_while_hosts_wait_is_named() -> None:
-    def die(connection: socket.socket) -> None:
-        lead(connection, SECRET, lambda key: b"")
-        raise ConnectionError
-
-    with stranger_at_rank_0(die) as port, pytest.raises(HardwareError, match="has ended"):
-        guest(port).join(joining(1))
 
 
 def test_a_host_ends_by_itself_when_rank_0_is_silent() -> None:
@@ -86,5 +54,5 @@ def test_a_host_that_ends_by_an_error_lets_rank_0_end_first() -> None:
         outlasting = Later(its.outlast)
         one.end(RunEnd(exit_code=3))
         with pytest.raises(AssertionError):
-            outlasting.result(0.5)  # longer than a silence: rank 0 still shows that it is there
+            outlasting.result(0.4)  # longer than a silence: rank 0 still shows that it is there
     outlasting.result()

@@ -21,9 +21,6 @@ from gputopo.values.run.spec import RunSpec
 from tests.kit_workers.stand_in import WORKER, behaves, in_place_of
 from tests.launch.specs import cpu_spec
 
-SHORT = WorkerLimits(
-    after_term=0.2, after_last_event=0.2, after_kill=20
-)  # of workers that never end by themselves
 LONG = WorkerLimits(
     after_term=60, after_last_event=60, after_kill=60
 )  # that a test fails by, never waits for

@@ -4,7 +4,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,16 +93,7 @@ def test_the_search_begins_no_try_after_its_time_and_names_each_before_it() -> N
     assert remedy == "use a --batch-size below 128, which does not fit; smaller batches were not tried"
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "fails", "says"),
-    [
-        (1, "out_of_memory", "use fewer devices"),
-        (100, "killed", "use a smaller --batch-size (now 100 per device)"),
-    ],
-)
-def test_no_search_goes_on_where_no_batch_is_smaller_or_another_failure_comes(
-    batch_size: int, fails: str, says: str
-) -> None:
-    tried, remedy, _ = searched(Memory(0, fails=fails), cpu_spec(batch_size=batch_size))
-    assert len(tried) == (batch_size > 1)
-    assert says in remedy
+def test_no_search_goes_on_where_another_failure_comes() -> None:
+    tried, remedy, _ = searched(Memory(0, fails="killed"), cpu_spec(batch_size=100))
+    assert tried == [50]
+    assert "use a smaller --batch-size (now 100 per device)" in remedy

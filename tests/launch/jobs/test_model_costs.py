@@ -51,11 +51,6 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
     return built
 
 
-def test_a_network_of_the_tables_needs_no_child(built: Built) -> None:
-    assert workload_of("resnet50") == require_workload("resnet50")
-    assert built.names == []
-
-
 def test_a_model_is_built_once_and_then_read_unless_the_file_is_damaged(tmp_path: Path, built: Built) -> None:
     first = workload_of("keras:Small")
     assert workload_of("keras:Small") == first
@@ -63,13 +58,6 @@ def test_a_model_is_built_once_and_then_read_unless_the_file_is_damaged(tmp_path
     (file,) = (tmp_path / "models").iterdir()
     file.write_text("{")
     assert workload_of("keras:Small") == first
-    assert len(built.names) == 2
-
-
-def test_costs_that_cannot_be_stored_are_used(tmp_path: Path, built: Built) -> None:
-    (tmp_path / "models").write_text("a file")
-    for _ in range(2):
-        assert workload_of("keras:Small").name == "keras:Small"
     assert len(built.names) == 2
 
 
@@ -120,11 +108,7 @@ def test_a_function_is_counted_by_building(built: Built, monkeypatch: pytest.Mon
 
 
 def test_what_is_no_model_is_refused() -> None:
-    cases: list[tuple[Any, str]] = [
-        (0, "not a number of parameters"),
-        (True, "cannot be a bool"),
-        (1.5, "cannot be a float"),
-    ]
+    cases: list[tuple[Any, str]] = [(0, "not a number of parameters"), (True, "cannot be a bool")]
     for model, what in cases:
         with pytest.raises(UsageError, match=what):
             sized(model)

@@ -1,7 +1,6 @@
 """Which placements are measured, and when the fastest is known: by simulated runs."""
 
 import random
-from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
@@ -12,7 +11,7 @@ from gputopo.launch import machine_from
 from gputopo.launch.jobs import Race, TimeBudget, contenders
 from gputopo.planner import Request, cpu_plan
 from gputopo.values.run.noise import lead
-from gputopo.values.run.plan import Candidate, Plan, TimedRun, mode_of
+from gputopo.values.run.plan import Candidate, TimedRun, mode_of
 from tests import there
 
 RUN_S = 20.0
@@ -40,16 +39,15 @@ class Simulated:
 
 
 def losses(speeds: list[float], noise: float, disturbed: float = 0.0, budget_s: float = 600.0) -> list[float]:
-    """Return the share of the best speed that the winner of each of 100 races lacks."""
+    """Return the share of the best speed that the winner of each of 30 races lacks."""
     found = []
-    for seed in range(100):
+    for seed in range(30):
         winner = there(Simulated(speeds, noise, disturbed, seed).race(budget_s).leader)
         found.append(1 - speeds[winner] / max(speeds))
     return found
 
 
-@pytest.mark.parametrize("noise", [0.002, 0.03])
-@pytest.mark.parametrize("others", [(0.99, 0.97), (0.9, 0.88), (0.999, 0.998)])
+@pytest.mark.parametrize(("noise", "others"), [(0.002, (0.99, 0.97)), (0.03, (0.9, 0.88))])
 def test_the_winner_is_the_best_within_the_noise(noise: float, others: tuple[float, float]) -> None:
     lost = losses([1000 * others[0], 1000.0, 1000 * others[1]], noise, 0.1)
     within = sum(loss <= max(2 * noise, 0.01) for loss in lost)
@@ -58,9 +56,9 @@ def test_the_winner_is_the_best_within_the_noise(noise: float, others: tuple[flo
     assert mean(lost) < max(noise, 0.005)
 
 
-@pytest.mark.parametrize(("budget_s", "noise"), [(0.0, 0.05), (100.0, 0.001), (300.0, 0.05)])
+@pytest.mark.parametrize(("budget_s", "noise"), [(0.0, 0.05), (300.0, 0.05)])
 def test_it_ends_within_the_budget_or_with_the_run_that_it_began_with(budget_s: float, noise: float) -> None:
-    for seed in range(100):
+    for seed in range(20):
         simulated = Simulated([1000.0, 999.0, 990.0], noise, 0.1, seed)
         race = simulated.race(budget_s)
         assert simulated.now <= budget_s + 0.1 * RUN_S or simulated.runs == 1
@@ -80,18 +78,6 @@ def test_equal_ones_end_when_another_round_could_gain_less_than_one_percent() ->
     assert Simulated([1000.0, 1000.0], 0.05, 0.0, 1).race().settled == "time"
 
 
-def test_the_order_alternates_so_that_a_drift_meets_all() -> None:
-    asked: list[tuple[int, int]] = []
-
-    def measure(place: int, number: int) -> TimedRun:
-        asked.append((number, place))
-        return TimedRun(1000.0 - place, 0.05)
-
-    seconds = iter(range(1000))
-    Race(2).run(measure, TimeBudget(24.0, lambda: float(next(seconds))))
-    assert asked[:6] == [(1, 0), (1, 1), (2, 1), (2, 0), (3, 0), (3, 1)]
-
-
 def test_one_that_fails_is_left_out_and_a_stop_keeps_what_was_measured() -> None:
     def fails(place: int, _number: int) -> TimedRun | str:
         return "out of memory" if place == 0 else TimedRun(500.0, 0.0)
@@ -109,12 +95,6 @@ def test_one_that_fails_is_left_out_and_a_stop_keeps_what_was_measured() -> None
     with pytest.raises(KeyboardInterrupt):
         race.run(stops, TimeBudget(None, lambda: 0.0))
     assert (race.leader, race.settled, [len(runs) for runs in race.runs]) == (1, "stopped", [1, 2])
-
-
-def test_where_all_fail_there_is_no_leader() -> None:
-    race = Race(2)
-    race.run(lambda place, number: "no", TimeBudget(None, lambda: 0.0))
-    assert (race.leader, race.settled, race.racing) == (None, "failed", [])
 
 
 def test_the_noise_within_runs_counts_where_rounds_agree_by_chance() -> None:
@@ -143,25 +123,13 @@ def test_on_cpu_devices_those_that_do_least_with_the_variables_come_first() -> N
     assert on_cpu(3) == ["parameter_server cpu", "parameter_server gpu:spread", "replicated copy"]
     assert on_cpu(99)[-2:] == ["replicated ring", "replicated collective"], "NCCL reduces between GPUs only"
     assert on_cpu(2, variable_update="replicated") == ["replicated copy", "replicated pscpu"]
-    assert on_cpu(3, variable_update="parameter_server") == on_cpu(2)
     assert on_cpu(3, ps="gpu:1") == ["parameter_server gpu:1"]
-    assert on_cpu(3, all_reduce="pscpu") == ["replicated pscpu"]
     assert on_cpu(3, variable_update="independent") == ["independent"]
 
 
-@pytest.fixture
-def predicted() -> Callable[..., Plan]:
-    def plan(**options: Any) -> Plan:
-        request = Request(model="alexnet", num_gpus=4, single_gpu_images_per_sec=(1560.0,), **options)
-        return planner.plan(machine_from(["7gforce"]), request)
-
-    return plan
-
-
-def test_predicted_ones_are_the_best_that_differ_in_mode(
-    predicted: Callable[..., Plan],
-) -> None:
-    plan = predicted()
+def test_predicted_ones_are_the_best_that_differ_in_mode() -> None:
+    request = Request(model="alexnet", num_gpus=4, single_gpu_images_per_sec=(1560.0,))
+    plan = planner.plan(machine_from(["7gforce"]), request)
     found = contenders(plan, 3)
     assert found[0] == plan.choice
     assert len({mode_of(one) for one in found}) == len(found) == 3
@@ -169,10 +137,3 @@ def test_predicted_ones_are_the_best_that_differ_in_mode(
     speeds = [one.images_per_sec or 0.0 for one in found]
     assert speeds == sorted(speeds, reverse=True)
     assert all(one.variable_update != "independent" for one in found)
-
-
-def test_options_leave_fewer(predicted: Callable[..., Plan]) -> None:
-    served = contenders(predicted(variable_update="parameter_server"), 9)
-    assert {one.variable_update for one in served} == {"parameter_server"}
-    alone = contenders(predicted(ps="cpu"), 9)
-    assert modes(alone) == ["parameter_server cpu"]

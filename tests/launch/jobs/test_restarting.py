@@ -28,7 +28,6 @@ def test_only_counted_steps_before_a_checkpoint_are_kept_also_over_restarts() ->
 def test_the_rest_trains_as_many_steps_as_an_uninterrupted_run() -> None:
     cases: list[tuple[int, tuple[int, int] | None]] = [
         (0, (3, 10)),
-        (4, (3, 3)),
         (8, (1, 1)),
         (9, (0, 1)),
         (10, None),
@@ -46,7 +45,6 @@ def test_what_comes_again_is_not_tried_again() -> None:
         ("error", 3, True),
         ("error", 2, False),
         ("out_of_memory", 3, False),
-        ("disk_full", 3, False),
         ("interrupted", 130, False),
     ]
     for kind, code, again in cases:
@@ -58,14 +56,11 @@ def test_nccl_failed_where_its_test_ended_by_an_error_a_crash_or_a_hang() -> Non
     cases: list[tuple[str, str | None, bool]] = [
         ("placement", None, True),  # a wrong sum, or an error of TensorFlow's
         ("error", None, True),  # of Python, or of the loader
-        ("killed", "SIGABRT", True),
         ("killed", "SIGSEGV", True),
         ("hung", None, True),
         ("killed", "SIGKILL", False),  # by somebody
         ("out_of_memory", None, False),
-        ("disk_full", None, False),
         ("interrupted", "SIGINT", False),
-        ("terminated", "SIGTERM", False),
     ]
     for kind, signal, of_nccl in cases:
         failed = RankFailed(time_s=0.0, kind=kind, cause="c", remedy="r", exit_code=3, signal=signal)

@@ -23,8 +23,14 @@ from tests.launch.jobs.supervised import Run
 from tests.launch.specs import cpu_spec
 
 
-def test_a_worker_that_works_ends_in_a_complete_run_whose_events_are_all_in_the_file(run: Run) -> None:
+def test_a_worker_that_works_ends_in_a_complete_run_whose_events_are_in_the_file_as_they_come(
+    run: Run,
+) -> None:
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGTERM)
+    run.on_step = lambda: seen.append(sum(isinstance(event, Step) for event in run.written()))
     outcome = run("works")
+    assert (seen, signal.getsignal(signal.SIGTERM)) == ([1, 2, 3], before)
     assert outcome.exit_code == 0
     kinds = [type(event) for event in outcome.events]
     assert kinds == [RunStarted, Step, Step, Step, RunFinished]
@@ -39,13 +45,6 @@ def test_a_slow_tower_is_an_anomaly_among_the_events(run: Run) -> None:
     (anomaly,) = (event for event in outcome.events if isinstance(event, Anomaly))
     assert (anomaly.tower, anomaly.part) == (1, "compute")
     assert anomaly in run.written()
-
-
-def test_the_event_is_in_the_file_before_it_is_passed_on(run: Run) -> None:
-    seen: list[int] = []
-    run.on_step = lambda: seen.append(sum(isinstance(event, Step) for event in run.written()))
-    run("works")
-    assert seen == [1, 2, 3]
 
 
 def test_a_flood_on_stderr_blocks_nobody_and_its_end_is_stored(run: Run) -> None:

@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,26 +8,18 @@ from gputopo.values.run.spec import Schedule
 from gputopo.workload import workload_names
 
 
-def test_a_network_keeps_its_name() -> None:
+def test_a_network_keeps_its_name_and_one_of_keras_applications_is_known_by_its_own() -> None:
     assert read_model_name("alexnet") == ModelName("network", "alexnet")
-
-
-@pytest.mark.parametrize("name", ["keras:ResNet50", "KERAS:ResNet50"])
-def test_a_model_of_keras_applications_is_known_by_name_alone(name: str) -> None:
-    assert read_model_name(name) == ModelName("keras", "ResNet50")
+    assert read_model_name("KERAS:ResNet50") == ModelName("keras", "ResNet50")
 
 
 def test_what_is_no_name_is_refused_with_the_nearest_that_is() -> None:
     cases: list[tuple[str, str]] = [
         ("models/net.py:build", "models.net:build"),
-        ("net.py", "net:build"),
-        ("mypkg:", "mypackage.models:build"),
         (":build", "mypackage.models:build"),
-        ("keras:", "keras:ResNet50"),
         ("keras:Res Net", "keras:ResNet50"),
         ("alexnt", "alexnet"),
         ("tfbench", "use resnet50:"),
-        ("TensorPack", "use resnet50:"),
     ]
     for name, hint in cases:
         with pytest.raises(UsageError) as refused:
@@ -37,23 +27,12 @@ def test_what_is_no_name_is_refused_with_the_nearest_that_is() -> None:
         assert hint in refused.value.hint
 
 
-def test_reading_a_name_does_not_load_tensorflow() -> None:
-    if "tensorflow" in sys.modules:
-        pytest.skip("another test of this process loaded TensorFlow")
-    read_model_name("keras:VGG16")
-    read_model_name("mypkg.nets:build")
-    assert not {"tensorflow", "keras"} & set(sys.modules)
-
-
 def test_a_model_has_its_form_for_the_data() -> None:
     cases: list[tuple[str, str | None, str]] = [
         ("alexnet", None, "alexnet"),
-        ("alexnet", "imagenet", "alexnet"),
         ("alexnet", "cifar10", "alexnet-cifar10"),
-        ("trivial", "cifar10", "trivial-cifar10"),
         ("alexnet-cifar10", "imagenet", "alexnet"),
         ("resnet20", "cifar10", "resnet20"),
-        ("keras:ResNet50", "cifar10", "keras:ResNet50"),
         ("mine.models:build", "imagenet", "mine.models:build"),
     ]
     for model, data, full in cases:
@@ -77,7 +56,7 @@ def factor(schedule: Schedule, step: int) -> float:
 
 
 def test_the_resnets_of_imagenet_warm_up_five_epochs_and_fall_at_30_60_80_and_90() -> None:
-    for name in ["resnet50", "resnet101", "resnet152", "resnet50_v1.5", "resnet152_v2"]:
+    for name in ["resnet50", "resnet152_v2"]:
         rate, schedule = model_recipe(name, 256)
         assert rate == 0.128
         per_epoch = 1_281_167 / 256  # 5004.56 steps
@@ -94,9 +73,8 @@ def test_the_rate_of_the_resnets_grows_with_the_batch_and_falls_with_what_is_add
     assert model_recipe("resnet20", 512, added=8)[0] == 0.1
 
 
-@pytest.mark.parametrize("name", ["resnet20", "resnet110_v2"])
-def test_the_resnets_of_cifar_fall_after_82_123_and_300_epochs(name: str) -> None:
-    rate, schedule = model_recipe(name, 128)  # 390 whole steps an epoch
+def test_the_resnets_of_cifar_fall_after_82_123_and_300_epochs() -> None:
+    rate, schedule = model_recipe("resnet110_v2", 128)  # 390 whole steps an epoch
     assert rate == 0.1
     # tf_cnn_benchmarks keeps a rate for the step of the boundary itself.
     steps = (0, 82 * 390, 82 * 390 + 1, 123 * 390, 123 * 390 + 1, 300 * 390, 300 * 390 + 1)

@@ -10,10 +10,10 @@ from gputopo.launch.spec import reduced_by_strategy, spec_of, without_nccl
 from gputopo.planner import Request, cpu_plan
 from gputopo.planner import plan as make_plan
 from gputopo.values.errors import UsageError
-from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
+from gputopo.values.machine import Machine
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.plan import Candidate, Plan
-from gputopo.values.run.spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec
+from gputopo.values.run.spec import Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.workload import require_workload
 from tests import there
 from tests.launch.specs import machine, plan_for
@@ -45,10 +45,6 @@ def test_towers_are_the_gpus_of_the_plan_in_its_order() -> None:
     assert made.says == ("Training on 2 GPUs: 3, 1.",)
 
 
-def test_the_path_to_the_variables_is_the_link_between_the_gpus() -> None:
-    assert hops(spec((0, 1, 2), "gpu:0")) == ["local", "PIX", "PHB"]
-
-
 def test_variables_on_the_cpu_are_the_hosts_and_own_copies_are_nowhere() -> None:
     assert hops(spec((0, 1), "cpu")) == ["host", "host"]
     assert spec((0, 1), "cpu").ps_device == "/CPU:0"
@@ -57,15 +53,10 @@ def test_variables_on_the_cpu_are_the_hosts_and_own_copies_are_nowhere() -> None
     assert (own.ps_device, own.variable_update, own.all_reduce) == (None, "replicated", "copy")
 
 
-@pytest.mark.parametrize(("backend", "gpus"), [("gpu", (0, 1)), ("cpu", ())])
-def test_a_strategy_with_copies_on_every_device_reduces_by_its_own_method(
-    backend: Backend, gpus: tuple[int, ...]
-) -> None:
-    copies = plan_for(gpus, None, variable_update="replicated", all_reduce="copy")
-    replicated = Request(model="alexnet", variable_update="replicated")
-    plan = reduced_by_strategy(copies if gpus else cpu_plan(replicated))
+def test_a_strategy_with_copies_on_every_device_reduces_by_its_own_method() -> None:
+    plan = reduced_by_strategy(cpu_plan(Request(model="alexnet", variable_update="replicated")))
     assert {one.all_reduce for one in (plan.choice, *plan.candidates)} == {None}
-    made = spec_of(Target(backend, Site(machine()), plan), "alexnet", strategy="mirrored")
+    made = spec_of(Target("cpu", Site(machine()), plan), "alexnet", strategy="mirrored")
     assert (made.variable_update, made.ps_device, made.all_reduce) == ("replicated", None, None)
     assert hops(made) == [None, None]
 
@@ -93,11 +84,6 @@ def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_states_it() -
     assert hops(made) == ["local", "host"]
 
 
-def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing() -> None:
-    assert cpu_plan(Request(model="alexnet", variable_update="replicated")).choice.all_reduce == "copy"
-    assert cpu_plan(Request(model="alexnet", variable_update="independent")).choice.all_reduce is None
-
-
 def test_counting_ends_on_cpu_devices_when_the_speed_is_known_and_on_gpus_by_count() -> None:
     load = require_workload("alexnet")
     on_cpu = spec(backend="cpu")
@@ -120,36 +106,25 @@ def test_a_number_of_steps_and_checkpoints_make_a_run_exact_and_a_number_of_warm
     assert spec((0, 1), num_warmup_batches=5).min_warmup_s is None
 
 
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_requested_otherwise(backend: str) -> None:
-    gpus = () if backend == "cpu" else (0, 1)
-    judge: dict[str, Any] = {"backend": backend, "task": "eval", "lifecycle": Lifecycle(checkpoints="/c")}
+def test_an_evaluation_of_a_folder_goes_over_all_of_it_unless_requested_otherwise() -> None:
+    judge: dict[str, Any] = {"task": "eval", "lifecycle": Lifecycle(checkpoints="/c")}
     folder = Data(folder="/data")
-    whole = spec(gpus, **judge, data=folder)
+    whole = spec((0, 1), **judge, data=folder)
     assert (whole.num_batches, whole.time_budget_s, whole.batch_limit) == (None, None, None)
-    assert spec(gpus, **judge, data=folder, num_batches=7).batch_limit == 7
-    assert spec(gpus, **judge).batch_limit is not None, "examples that are made have no end"
-
-
-def test_more_cpu_devices_share_the_default_batch_and_never_get_none() -> None:
-    load = require_workload("alexnet")
-    assert spec(backend="cpu", cpu_devices=4).batch_size == load.cpu_batch // 2
-    assert min(spec(backend="cpu", cpu_devices=64).batches) >= 1
+    assert spec((0, 1), **judge, data=folder, num_batches=7).batch_limit == 7
+    assert spec((0, 1), **judge).batch_limit is not None, "examples that are made have no end"
 
 
 def test_what_was_asked_for_wins() -> None:
-    made = spec(
-        backend="cpu",
-        batch_size=3,
-        num_batches=7,
-        num_warmup_batches=0,
-        data_format="NCHW",
-        grad_reduce="sum",
-        learning_rate=0.5,
-        seed=9,
-    )
-    assert (made.batch_size, made.num_batches, made.time_budget_s, made.num_warmup_batches) == (3, 7, None, 0)
-    assert (made.data_format, made.grad_reduce, made.learning_rate, made.seed) == ("NCHW", "sum", 0.5, 9)
+    asked: dict[str, Any] = {
+        "batch_size": 3,
+        "num_batches": 7,
+        "num_warmup_batches": 0,
+        "data_format": "NCHW",
+    }
+    asked |= {"grad_reduce": "sum", "learning_rate": 0.5, "seed": 9}
+    made = spec(backend="cpu", **asked)
+    assert {name: getattr(made, name) for name in asked} == asked
 
 
 def test_xla_on_cpu_devices_is_said_to_be_slower_before_the_run_compiles() -> None:
@@ -170,35 +145,10 @@ def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
     assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("device 1")
 
 
-@pytest.mark.parametrize(("gpus", "backend"), [((2, 3), "gpu"), ((), "cpu")])
-def test_a_drill_names_a_device_as_the_outputs_of_the_run_do(gpus: tuple[int, ...], backend: str) -> None:
+def test_a_drill_of_a_device_that_does_not_train_is_refused() -> None:
     drills = read_drills("--drill", ["lost-gpu=4@9"])
-    with pytest.raises(
-        UsageError, match=r"lost-gpu=4@9 is for (GPU|device) 4, but this run has (2, 3|0, 1)$"
-    ):
-        spec(gpus, backend=backend, drills=drills)
-
-
-def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
-    box = machine()
-    clocked = msgspec.structs.replace(
-        box,
-        gpus=tuple(
-            msgspec.structs.replace(
-                gpu,
-                clocks_mhz=ClocksMhz(
-                    graphics=ClockMhz(max=1900 + gpu.index),
-                    memory=ClockMhz(max=None if gpu.index == 1 else 4004),
-                ),
-            )
-            for gpu in box.gpus
-        ),
-    )
-    expected = {"0": {"graphics": 1900, "memory": 4004}, "1": {"graphics": 1901}}
-    plan = plan_for((0, 1), "cpu")
-    assert on_gpus(plan, of=clocked).max_clocks_mhz == expected
-    rehearsed = Target("cpu", Site(clocked, rehearsal_of="7gforce"), plan)
-    assert spec_of(rehearsed, "alexnet").max_clocks_mhz == {}
+    with pytest.raises(UsageError, match=r"lost-gpu=4@9 is for GPU 4, but this run has 2, 3$"):
+        spec((2, 3), drills=drills)
 
 
 def test_the_hierarchical_reduction_gets_groups_of_close_gpus_on_gpus_only() -> None:
@@ -250,11 +200,6 @@ def test_auto_takes_the_proportions_of_the_plan_and_the_examples_of_equal_batche
     )
 
 
-def test_stale_weights_are_reported_with_every_output() -> None:
-    made = on_gpus(plan_for((0, 1), "cpu"), exchange=Exchange(staged=True))
-    assert any("one step old" in said for said in made.says)
-
-
 DGX = read_bundled("dgx1-p100")
 
 
@@ -283,9 +228,7 @@ def test_nccl_adds_small_gradients_together_unless_it_is_asked_otherwise() -> No
 
     target, made = by_nccl()
     assert small() == made.exchange.small_bytes == 2**20
-    assert small(agg_small_grads_max_bytes="0") == 0
     assert small(agg_small_grads_max_bytes="9") == 9
-    assert small(gradient_repacking="0") == 2**20
     assert there(without_nccl(target, made)).spec.exchange.small_bytes == 0
 
 

@@ -28,10 +28,8 @@ SHORT = Precision(compute="fp16", loss_scale=128.0, auto_loss_scale=True, xla=Tr
 def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
     plain = (
         cpu_spec(),
-        cpu_spec(exchange=Exchange(staged=True)),
         cpu_spec(exchange=Exchange(asynchronous=True)),
         cpu_spec(variable_update="replicated", ps_device=None, all_reduce="ring"),
-        cpu_spec(variable_update="independent", ps_device=None),
         cpu_spec(method="kuza55"),
         cpu_spec(strategy="mirrored", **COPIES),
         cpu_spec(strategy="central"),
@@ -76,7 +74,6 @@ def test_a_refusal_names_the_option_and_what_works() -> None:
         ),
         ({"strategy": "mirrored", **COPIES, "servers": SERVERS}, "for one host", "multi_worker_mirrored"),
         ({"strategy": "mwms", **COPIES}, "--strategy mwms is for several hosts", "--strategy mirrored"),
-        ({**JOINED, "devices": on_hosts(2, 2)}, "one CPU device of each host", "--num-gpus"),
         (
             {**JOINED, "backend": "gpu", "devices": on_hosts(2, 1)},
             "the same number of GPUs on each host",
@@ -102,17 +99,12 @@ def test_a_refusal_names_the_option_and_what_works() -> None:
         assert use in refused.hint
 
 
-FED = Data(source="python")
-
-
 def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed() -> None:
     cases: list[tuple[str, dict[str, object]]] = [
         ("optimizer", {"task": "forward"}),
         ("all_reduce", {"task": "forward", **REPLICATED}),
-        ("ps", {"task": "input", "data": FED}),
         ("num_warmup_batches", {"task": "eval", "lifecycle": Lifecycle(checkpoints="/kept")}),
         ("ps", {"strategy": "mirrored", **COPIES}),
-        ("data_name", {"model": "keras:ResNet50"}),
         ("data_format", {"model": "mlp"}),
     ]
     for option, changes in cases:
@@ -123,9 +115,7 @@ def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed() -> None
         assert "remove it" in refused.hint
 
 
-@pytest.mark.parametrize(
-    ("changes", "last"), [({}, 4), ({"task": "forward"}, 4), (JUDGED, 3), ({**JUDGED, "num_batches": 1}, 0)]
-)
+@pytest.mark.parametrize(("changes", "last"), [({}, 4), (JUDGED, 3), ({**JUDGED, "num_batches": 1}, 0)])
 def test_a_trace_is_refused_from_the_first_step_on_that_never_comes(
     changes: dict[str, object], last: int
 ) -> None:
@@ -144,13 +134,11 @@ def test_a_trace_is_refused_from_the_first_step_on_that_never_comes(
 def test_a_central_strategy_has_its_variables_where_ps_puts_them() -> None:
     central = cpu_spec(strategy="central", ps_device="/CPU:1", asked={"ps": "gpu:1"})
     assert refusal(central) is None
-    assert refusal(replace(central, strategy="mirrored")) is not None
 
 
-@pytest.mark.parametrize("off", ["0", "False"])
-def test_channels_first_on_the_cpu_without_onednn_is_refused_with_both_alternatives(off: str) -> None:
+def test_channels_first_on_the_cpu_without_onednn_is_refused_with_both_alternatives() -> None:
     with pytest.raises(UsageError, match="NCHW needs oneDNN") as refused:
-        check_layout(cpu_spec(data_format="NCHW"), {"TF_ENABLE_ONEDNN_OPTS": off})
+        check_layout(cpu_spec(data_format="NCHW"), {"TF_ENABLE_ONEDNN_OPTS": "0"})
     assert "NHWC" in refused.value.hint
     assert "unset TF_ENABLE_ONEDNN_OPTS" in refused.value.hint
 
@@ -160,7 +148,6 @@ def test_a_result_in_fp16_on_the_cpu_states_that_it_is_emulated_and_no_other_doe
     assert "emulated" in said
     assert remarks(cpu_spec(precision=Precision(compute="bf16"))) == ()
     assert remarks(cpu_spec(precision=Precision(compute="fp16"), backend="gpu")) == ()
-    assert remarks(cpu_spec(precision=Precision(compute="fp16", xla=True))) == ()
 
 
 def test_a_cpu_with_instructions_for_bfloat16_is_pointed_out_to_a_run_in_float32() -> None:
@@ -169,5 +156,4 @@ def test_a_cpu_with_instructions_for_bfloat16_is_pointed_out_to_a_run_in_float32
     (said,) = bf16_remark(cpu_spec(), {"avx512_bf16"})
     assert said.startswith("This CPU has AVX-512 BF16: ")
     assert bf16_remark(cpu_spec(), {"avx2", "avx512f"}) == ()
-    assert bf16_remark(cpu_spec(precision=Precision(compute="bf16")), {"amx_bf16"}) == ()
     assert bf16_remark(cpu_spec(backend="gpu"), {"amx_bf16"}) == ()

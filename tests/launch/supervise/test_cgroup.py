@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gputopo import probes
-from gputopo.launch.spec import HostPlace, Usable
+from gputopo.launch.spec import HostPlace
 from gputopo.launch.supervise import oom_kills, usable_cpus
 from gputopo.values.index_ranges import index_ranges
 
@@ -46,12 +46,8 @@ def test_cgroup_1_counts_in_its_memory_controller(tmp_path: Path) -> None:
 
 
 def test_without_groups_the_machine_counts(tmp_path: Path) -> None:
-    assert oom_kills(tree(tmp_path, {"proc/vmstat": "nr_free_pages 7\noom_kill 8\n"})) == 8
-
-
-def test_where_nothing_answers_the_count_is_not_known(tmp_path: Path) -> None:
-    assert oom_kills(tmp_path) is None
     assert oom_kills(tree(tmp_path, {"proc/self/cgroup": "nonsense\n\n::\n"})) is None
+    assert oom_kills(tree(tmp_path, {"proc/vmstat": "nr_free_pages 7\noom_kill 8\n"})) == 8
 
 
 def test_the_smallest_quota_on_the_path_of_groups_counts(tmp_path: Path) -> None:
@@ -73,10 +69,6 @@ def test_cgroup_1_has_its_quota_in_two_files(tmp_path: Path) -> None:
     }
     assert usable_cpus(tree(tmp_path, files)).quota == 1.5
     assert usable_cpus(tree(tmp_path, {f"{folder}/cpu.cfs_quota_us": "-1\n"})).quota is None
-
-
-def test_without_groups_there_is_no_quota(tmp_path: Path) -> None:
-    assert usable_cpus(tmp_path) == Usable(frozenset(os.sched_getaffinity(0)))
 
 
 def tethered(place: HostPlace) -> list[str]:

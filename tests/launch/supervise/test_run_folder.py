@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import re
 import tempfile
@@ -9,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.supervise import EventLog, RunFolder, create_run_folder, save_result
+from gputopo.launch.supervise import RunFolder, create_run_folder, save_result
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
-from gputopo.values.run.events import WarmupDone, read_events
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
@@ -46,9 +44,7 @@ def test_it_holds_spec_plan_and_machine_without_identities(tmp_path: Path) -> No
     assert plan.environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
-@pytest.mark.parametrize(
-    "trace", ["spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json"]
-)
+@pytest.mark.parametrize("trace", ["spec.json", "events.jsonl", "worker.log"])
 def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(tmp_path: Path, trace: str) -> None:
     (tmp_path / trace).write_text("before")
     with pytest.raises(InputError, match="already holds a run"):
@@ -70,7 +66,7 @@ def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path
         return None
 
     with ThreadPoolExecutor(2) as both:
-        for number in range(20):
+        for number in range(5):
             output = tmp_path / str(number)
             first, second = both.map(begun, (output, output))
             assert [first, second].count(None) == 1
@@ -78,57 +74,44 @@ def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path
             assert len(list(output.iterdir())) == 3
 
 
-@pytest.mark.parametrize("ended_by", [KeyboardInterrupt(), InputError("No space left on device", "x")])
 def test_a_run_that_came_to_nothing_leaves_the_folder_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: BaseException
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, value: object) -> None:
-        raise ended_by
+    def interrupt(path: Path, value: object) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "write", refuse)
-        with pytest.raises(type(ended_by)):
+        patch.setattr(schema, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
             create(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert create(tmp_path / "out").spec.stat().st_size
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="is not a folder"):
         create(tmp_path / "file")
     with pytest.raises(InputError, match="cannot make the run folder"):
         create(tmp_path / "file" / "below")
-    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path / "file"))
-    with pytest.raises(InputError, match="cannot make the run folder"):
-        create(None)
     assert (tmp_path / "file").read_text() == "x"
 
 
-def test_a_place_that_takes_no_folder_is_refused_and_nothing_stays(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as error:
-        create(Path("/proc/gputopo/run"))
-    assert "--output" in error.value.hint
-
-
 @pytest.mark.parametrize(
-    ("number", "kind", "todo"),
+    ("refused", "number", "kind", "todo"),
     [
-        (errno.ENOSPC, HardwareError, "free some space"),
-        (errno.EIO, HardwareError, "free some space"),
-        (errno.EACCES, InputError, "use a writable folder"),
+        ("the folder", errno.EACCES, InputError, "use a writable folder"),
+        ("the folder", errno.ENOSPC, HardwareError, "free some space"),
+        ("its files", errno.ENOSPC, HardwareError, "free some space"),
     ],
 )
-@pytest.mark.parametrize("refused", ["the folder", "its files"])
 def test_a_full_disk_is_no_mistake_of_who_named_the_folder(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    refused: str,
     number: int,
     kind: type[GputopoError],
     todo: str,
-    refused: str,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -142,46 +125,6 @@ def test_a_full_disk_is_no_mistake_of_who_named_the_folder(
     assert os.strerror(number) in error.value.what
     assert todo in error.value.hint
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_event_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events.jsonl")
-    event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
-    log.write(event)
-    with (tmp_path / "events.jsonl").open("rb") as lines:
-        assert list(read_events(lines, origin="x")) == [event]
-    log.close()
-
-
-def test_a_disk_that_refuses_raises_and_the_lines_before_stay_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = EventLog(tmp_path / "events.jsonl")
-    event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
-    log.write(event)
-    real = os.write
-    room = iter([9])
-
-    def nearly_full(handle: int, data: memoryview) -> int:
-        left = next(room, None)
-        if left is None:
-            raise OSError(28, "No space left on device")
-        return real(handle, data[:left])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", nearly_full)
-        with pytest.raises(OSError, match="No space left"):
-            log.write(event)
-    log.close()
-    text = (tmp_path / "events.jsonl").read_text()
-    assert len(text.splitlines()) == 1
-    assert json.loads(text)["event"] == "warmup_done"
-
-
-def test_a_result_is_written_whole_and_given_back(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    assert save_result(folder, RESULT) == RESULT
-    assert schema.decode(folder.result.read_bytes(), Result, origin="r") == RESULT
 
 
 def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ PHASE = PhaseBegun(time_s=0, phase="checkpoint")
     [
         ([], "starting TensorFlow and building the model"),
         ([BUILT], "the first step, including compilation"),
-        ([BUILT, CHECKED], "the first step, including compilation"),
         ([BUILT, CHECKED, WarmupDone(time_s=0, steps=0, seconds=0)], "the first step, including compilation"),
         ([BUILT, PHASE], "the phase 'checkpoint'"),
     ],
@@ -63,20 +62,12 @@ def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None
     )
 
 
-def test_short_steps_have_a_minimum_time() -> None:
-    assert after(step(0.001), now_s=100).deadline_s() == 105
-
-
 def test_a_phase_has_its_own_time_and_steps_are_awaited_after_it() -> None:
     watchdog = after(step(), PHASE)
     assert watchdog.deadline_s() == 100
     assert watchdog.verdict(101) is not None
     watchdog.record_event(SAVED, 50.0)
     assert watchdog.deadline_s() == 60
-
-
-def test_a_phase_before_any_step_leaves_the_time_for_compiling() -> None:
-    assert after(PHASE, SAVED).deadline_s() == 1000
 
 
 def test_the_test_of_nccl_has_its_own_time_and_the_building_after_it_has_that_of_the_start() -> None:
@@ -86,16 +77,11 @@ def test_the_test_of_nccl_has_its_own_time_and_the_building_after_it_has_that_of
     assert watchdog.deadline_s() == 1050
 
 
-@given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))
-def test_every_word_of_the_worker_moves_the_deadline_on(seconds: list[float]) -> None:
-    watchdog = Watchdog(PATIENCE, 0.0)
-    now = 0.0
-    for one in seconds:
-        now += one
-        watchdog.record_event(step(one), now)
-        deadline = watchdog.deadline_s()
-        assert deadline >= now + PATIENCE.min_s
-        assert watchdog.verdict(now) is None
+def test_every_word_of_the_worker_moves_the_deadline_on_by_a_minimum_time_at_least() -> None:
+    watchdog = after(step(0.001), now_s=100)
+    assert watchdog.deadline_s() == 105
+    watchdog.record_event(step(0.001, 2), 103)
+    assert watchdog.deadline_s() == 108
 
 
 def waited(watchdog: Watchdog, *, from_s: float, until_s: float) -> Watchdog:

@@ -44,7 +44,6 @@ def test_a_worker_with_nothing_to_save_is_sent_sigterm() -> None:
         (cpu_spec(), False),
         (cpu_spec(lifecycle=Lifecycle(checkpoints="/c")), True),
         (cpu_spec(task="eval", lifecycle=Lifecycle(checkpoints="/c")), False),
-        (cpu_spec(lifecycle=Lifecycle(tensorboard="/t")), True),
         (cpu_spec(lifecycle=Lifecycle(trace="/t", trace_steps=(3,))), True),
     ],
 )

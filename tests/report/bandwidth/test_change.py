@@ -1,7 +1,6 @@
 import msgspec
-import pytest
 
-from gputopo.report import bandwidth_change_document, document_markdown, document_text
+from gputopo.report import bandwidth_change_document, document_text
 from gputopo.values.difference import BandwidthDifference, Changed
 
 WORSE = Changed(
@@ -41,20 +40,3 @@ def test_what_fails_now_is_reported_and_long_lists_are_cut() -> None:
     text = shown(found)
     assert "Fails now, worked before - h2d host to gpu:0: WRONG_DATA" in text
     assert "copy 4 - and 4 more" in text
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_it_fits_the_screen(width: int) -> None:
-    found = BandwidthDifference(changes=(WORSE, BETTER), compared=2, gone=("a" * 20,))
-    assert (
-        max(len(row) for row in document_text(bandwidth_change_document(found, "2026"), width).splitlines())
-        <= width
-    )
-
-
-def test_markdown_has_the_same_as_lists() -> None:
-    text = document_markdown(
-        bandwidth_change_document(BandwidthDifference(changes=(WORSE,), compared=2), "2026-11-18")
-    )
-    assert text.startswith("### Worse than on 2026-11-18\n\n- h2d host to gpu:1 (pinned): 6.10 GB/s")
-    assert text.endswith("are not shown.\n")

@@ -117,13 +117,6 @@ def transfer(size: int, gb_per_s: float) -> Sample:
     )
 
 
-SLOW_NETWORK = TransferRate(
-    kind="network",
-    source=End("host:a"),
-    destination=End("host:b"),
-    median_gb_per_s=0.01234,
-    tool="ib_write_bw",
-)
 UNUSED = rate("d2d_local", "gpu:0", "gpu:0", 4374.0, expectation=Expectation(gb_per_s=768.0), invalid="cache")
 THROTTLED = Conditions(gpu=1, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap"))
 WRONG = Failure(
@@ -179,10 +172,6 @@ SCREENS: dict[str, tuple[int, Bandwidth]] = {
     "of both directions only": (
         4, only(both(0, 1, 48.5), both(0, 3, 96.9), both(1, 0, 48.0), both(3, 0, 96.8)),
     ),
-    "with the host beside pairs": (2, only(pair(0, 1, 20.0), to_gpu(0, 10.0))),
-    "of pairs that are not used": (
-        3, only(replace(pair(0, 1, 900.0), invalid="above_link"), pair(0, 2, 40.0)),
-    ),
     # One to all, all to one, and all pairs, beside the sum of each alone.
     "between GPUs at once": (
         4,
@@ -233,12 +222,10 @@ SCREENS: dict[str, tuple[int, Bandwidth]] = {
             to_gpu(2, 12.0, conditions=(Conditions(gpu=2),)),
         ),
     ),
-    "of numbers that are not used": (1, only(UNUSED)),
     "of numbers that are used in part": (
         1, only(UNUSED, replace(UNUSED, invalid=None, median_gb_per_s=700.0)),
     ),
     "of runs that differ": (1, only(runs(24.6, 72.7))),
-    "of runs that agree": (1, only(runs(24.6, 24.7))),
     "of reductions": (2, only(reduced("copy", 50_000), reduced("nccl", 25_000))),
     # The largest sizes of a sweep, and our own reductions beside it.
     "of collectives": (
@@ -254,10 +241,8 @@ SCREENS: dict[str, tuple[int, Bandwidth]] = {
             nccl_tests(64, 80.0, "gpu:0", ranks=2),
         ),
     ),
-    "of a few hosts": (0, only(*of_hosts(11))),
     "of many hosts": (0, only(*of_hosts(33))),
     "of hosts while both send": (0, only(*of_hosts(2, with_reverse=True))),
-    "of a slow network by another tool": (0, only(SLOW_NETWORK)),
     "of transfers": (0, replace(only(transfer(2, 1.0), transfer(65536, 20.0)), source="perftest")),
     "by size": (
         2,

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 from itertools import permutations
 
-import pytest
 from msgspec.structs import replace
 
 from gputopo.captures import load, read_text
 from gputopo.copies import with_expectations
-from gputopo.findings import fails, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.report import bandwidth_document, document_markdown, document_text
-from gputopo.values.bandwidth import CopyRate, CopyRateKind, Expectation
+from gputopo.values.bandwidth import CopyRate, Expectation
 from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
@@ -48,14 +47,10 @@ def between(
     return read_text(f"{text}\n", origin="p2p.txt")
 
 
-def with_host(model: str, to_gpu: float, from_gpu: float, local: float) -> Machine:
-    """Return what is read of bandwidthTest."""
-    ways = {"Host to Device": to_gpu, "Device to Host": from_gpu, "Device to Device": local}
-    text = f"[CUDA Bandwidth Test] - Starting...\nRunning on...\n\n Device 0: {model}\n Quick Mode\n\n"
-    for way, rate in ways.items():
-        text += f" {way} Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n"
-        text += f"   Transfer Size (Bytes)\tBandwidth(MB/s)\n   33554432\t\t\t{1000 * rate:.1f}\n\n"
-    return read_text(f"{text}Result = PASS\n", origin="bandwidthTest.txt")
+def with_host(model: str, to_gpu: float, from_gpu: float) -> Machine:
+    """Return what is read of nvbandwidth's copies between the host and a GPU."""
+    ways = {"host_to_device_memcpy_ce": alike(to_gpu), "device_to_host_memcpy_ce": alike(from_gpu)}
+    return of_nvbandwidth(model, 1, ways)
 
 
 def of_nvbandwidth(model: str, count: int, tests: Mapping[str, Rates]) -> Machine:
@@ -100,7 +95,6 @@ LOW = {
     "two RTX 4090 in slots of four lanes": between(
         R4090, 2, {STAGED: alike(6.34), DIRECT: alike(6.6), BOTH: alike(12.88)}, 930.0
     ),
-    "two RTX 4090 below one lane": between(R4090, 2, {DIRECT: alike(0.44)}),
     "two RTX 4090, one direction": between(
         R4090, 2, {DIRECT: lambda a, b: 26.9 if a < b else 11.5, BOTH: alike(53.0)}
     ),
@@ -109,22 +103,15 @@ LOW = {
     "eight RTX 3090 through the host": between(
         R3090, 8, {STAGED: split(4, 6.12, 8.56), BOTH_STAGED: split(4, 6.1, 8.6)}, peers=False
     ),
-    "four RTX 3090 through the host": between(
-        R3090, 4, {STAGED: alike(5.9), BOTH_STAGED: alike(8.75)}, peers=False
-    ),
     "two RTX 4090 through one channel of memory": between(
         R4090, 2, {STAGED: alike(12.0), DIRECT: alike(25.1)}
     ),
     "one of four RTX A6000 with every peer": between(A6000, 4, {DIRECT: of_gpu(3, 5.2, 26.3)}, 640.0),
     "four RTX A6000": between(A6000, 4, {DIRECT: alike(5.2)}, 640.0),
     "memory": between(A6000, 2, {DIRECT: alike(26.3)}, 128.0),
-    "memory of one": with_host(A6000, 26.1, 26.5, 128.0),
     "NVLink": of_nvbandwidth(H100, 4, {"device_to_device_memcpy_write_ce": alike(250.0)}),
-    "NVLink, both directions at once": between(H100, 4, {DIRECT: alike(371.0), BOTH: alike(500.0)}),
-    "a far NUMA node": with_host("Tesla P100-PCIE-16GB", 3.78, 2.54, 444.0),
-    "a far NUMA node of a newer host": with_host("NVIDIA H100 PCIe", 22.0, 14.0, 1700.0),
-    "half of the lanes": with_host(R4090, 13.1, 13.4, 918.0),
-    "half of the lanes, the other way": with_host(R4090, 13.2, 12.9, 918.0),
+    "a far NUMA node": with_host("Tesla P100-PCIE-16GB", 3.78, 2.54),
+    "half of the lanes": with_host(R4090, 13.1, 13.4),
     "one direction while the other is used": of_nvbandwidth(
         "NVIDIA A100-SXM4-80GB",
         8,
@@ -146,8 +133,6 @@ SOUND = {
     "four A100 with IOMMU off": between(
         A100, 4, {STAGED: alike(20.1), DIRECT: alike(23.5), BOTH_STAGED: alike(16.0), BOTH: alike(38.0)}
     ),
-    "memory of a P100": with_host("Tesla P100-PCIE-16GB", 12.15, 12.89, 444.0),
-    "lanes that servers give a model": with_host("Tesla M60", 6.07, 6.54, 133.0),
     "an A100 with both directions at once": of_nvbandwidth(
         "NVIDIA A100-SXM4-80GB",
         8,
@@ -168,7 +153,6 @@ WITHOUT_REFERENCE = {
     "copies from the host": of_nvbandwidth(
         TOMORROW, 4, {"host_to_device_memcpy_ce": lambda _a, b: 55.0 + b / 10}
     ),
-    "pairs that differ": between(TOMORROW, 4, {BOTH: lambda a, b: 40.0 + 10 * ((a + b) % 3)}),
     "one pair": between(TOMORROW, 2, {DIRECT: alike(22.0)}),
     "a machine of narrow links": load(["7gforce"]),
 }
@@ -177,43 +161,18 @@ WITHOUT_REFERENCE = {
 def test_first_lines_and_findings_are_as_they_were() -> None:
     lines = list[str]()
     for name, machine in {**LOW, **SOUND, **WITHOUT_REFERENCE}.items():
-        found = [f"  {one.severity} {one.id}: {one.says} -> {one.remedy}" for one in judged(machine)[1]]
-        lines += [f"{name}: {first_line(machine)}", *found]
+        first, findings = first_line(machine), judged(machine)[1]
+        assert (name in SOUND) <= (first.endswith("rates as expected.") and not findings), name
+        assert (name in LOW) <= (not first.startswith(("All", "As expected")) and bool(findings)), name
+        found = [f"  {one.severity} {one.id}: {one.says} -> {one.remedy}" for one in findings]
+        lines += [f"{name}: {first}", *found]
     assert_golden("first lines of bandwidths", "\n".join([*lines, ""]))
 
 
-@pytest.mark.parametrize("case", LOW)
-def test_a_low_rate_is_never_as_expected_and_markdown_begins_with_it_too(case: str) -> None:
-    says = first_line(LOW[case])
-    assert not says.startswith(("All", "As expected"))
-    found, findings = judged(LOW[case])
-    assert findings
+def test_the_whole_report_in_markdown_begins_with_the_first_line_too() -> None:
+    found, findings = judged(LOW["NVLink"])
     whole = bandwidth_document(found, there(found.bandwidth), findings, whole=True)
-    assert says in document_markdown(whole).replace("\\", "")
-
-
-@pytest.mark.parametrize("case", LOW)
-def test_each_low_rate_is_below_its_own_limit_in_the_document(case: str) -> None:
-    machine, _ = judged(LOW[case])
-    low = [
-        one
-        for one in there(machine.bandwidth).copies
-        if one.expectation.gb_per_s and there(one.median_gb_per_s) < there(one.expectation.low_gb_per_s)
-    ]
-    assert low
-
-
-@pytest.mark.parametrize(
-    "case", ["two RTX 4090 in slots of four lanes", "two RTX 4090 below one lane", "four RTX A6000", "NVLink"]
-)
-def test_a_rate_that_no_usual_path_explains_fails_on_warnings(case: str) -> None:
-    assert fails(judged(LOW[case])[1], "warning")
-
-
-@pytest.mark.parametrize("case", SOUND)
-def test_sound_rates_are_as_expected(case: str) -> None:
-    assert first_line(SOUND[case]).endswith("rates as expected.")
-    assert not judged(SOUND[case])[1]
+    assert first_line(LOW["NVLink"]) in document_markdown(whole).replace("\\", "")
 
 
 def test_an_upper_bound_of_collective_operations_is_no_expectation() -> None:
@@ -226,21 +185,13 @@ def test_an_upper_bound_of_collective_operations_is_no_expectation() -> None:
     assert "as expected" not in first_line(machine).lower()
 
 
-def test_rates_while_the_other_direction_is_used_are_on_the_first_screen() -> None:
-    text = screen(LOW["one direction while the other is used"])
-    assert "11.1/24.9" in text
-
-
-@pytest.mark.parametrize("kind", ["p2p_direct", "p2p_staged", "bidirectional", "d2d_local", "h2d"])
-def test_a_saved_expectation_without_a_limit_reassures_of_nothing_far_below_it(kind: CopyRateKind) -> None:
-    ends = ("host", "gpu:0") if kind == "h2d" else ("gpu:0", "gpu:0" if kind == "d2d_local" else "gpu:1")
+def test_a_saved_expectation_without_a_limit_reassures_of_nothing_far_below_it() -> None:
     machine = between("NVIDIA Tomorrow", 2, {DIRECT: alike(22.0)})
     for share, says in ((0.69, "0 of 1 rate as expected, 1 lower."), (0.71, "As expected.")):
         saved = CopyRate(
-            kind=kind,
-            source=End(ends[0]),
-            destination=End(ends[1]),
-            path="direct" if kind == "bidirectional" else None,
+            kind="h2d",
+            source=End("host"),
+            destination=End("gpu:0"),
             median_gb_per_s=share * 20.0,
             expectation=Expectation(gb_per_s=20.0),
         )

@@ -1,8 +1,6 @@
 """What could not be read: grouped by device and reason, in words."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gputopo.report import document_text, inspection_document
 from gputopo.values.finding import Inspection
@@ -43,15 +41,10 @@ NO_DRAW = {"gpus[0].power_w.draw": "NO", "gpus[0].power_w.limit": "NO"}
         ),
         # A whole section keeps its name.
         ({"gpus": "none is shown"}, {"GPUs": "none is shown: gpus"}),
-        ({"nics": "none is shown"}, {"NICs": "none is shown: nics"}),
         ({"gpus[*].name": "no"}, {"All GPUs": "no: name"}),
-        ({"links[*].hop": "no"}, {"All links": "no: PCIe hop"}),
         ({"links[0-1].p2p_read": "no"}, {"Link 0-1": "no: peer read"}),
-        ({"nics[2].name": "no"}, {"NIC 2": "no: name"}),
-        ({"host.acs": "no"}, {"Host": "no: ACS"}),
         ({"host.numa_nodes[1].cpus": "no"}, {"Host": "no: NUMA node 1 CPUs"}),
         ({"driver.cuda_version": "no"}, {"Driver": "no: CUDA version"}),
-        ({"bandwidth": "no"}, {"Bandwidth": "no: bandwidth"}),
         ({"gpus[3]": "no"}, {"GPU 3": "no: everything"}),
         ({"gpus[0].some_new_fact": "no"}, {"GPU 0": "no: some new fact"}),
         ({"gpus[0].name": "CUDA_ORDER_NOT_CERTAIN"}, {"GPU 0": "CUDA order not certain: name"}),
@@ -80,11 +73,11 @@ def test_a_reason_for_a_part_holds_for_the_facts_in_it() -> None:
     assert "power of GPU 1" in inspection_document(Inspection(machine=machine)).answer
 
 
-@given(st.dictionaries(st.text(max_size=30), st.text(max_size=30)), st.integers(40, 160))
-def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[str, str], width: int) -> None:
-    text = document_text(
-        inspection_document(Inspection(machine=Machine(source="live", missing=missing))), width
-    )
+def test_a_path_and_a_reason_from_outside_do_not_break_the_page() -> None:
+    odd = "\x1b[2J\u202e\n]"
+    machine = Machine(source="live", missing={odd: "no", "gpus[0].name": odd})
+    text = document_text(inspection_document(Inspection(machine=machine), "all"), 80)
+    assert "[2J" in text
     assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
@@ -92,17 +85,10 @@ def fabric_of(*gpus: int | str, why: str) -> dict[str, str]:
     return {f"gpus[{gpu}].fabric.{name}": why for gpu in gpus for name in ("state", "status", "health")}
 
 
-@pytest.mark.parametrize("why", ["NOT_SUPPORTED", "N/A", "Not Supported"])
-def test_a_gpu_without_nvswitches_lacks_no_fabric(why: str) -> None:
+def test_a_gpu_without_nvswitches_lacks_no_fabric() -> None:
+    why = "N/A"
     gpus = Gpu(index=0), Gpu(index=1, nvlinks=(NvLink(link=0, remote_kind="gpu"),))
     missing = fabric_of(0, 1, why=why) | {"gpus[0].fan_percent": why}
     assert [words.rpartition(": ")[2] for words in not_read(missing, *gpus).values()] == ["fan"]
     text = {"gpus[0].fabric.state": why, "gpus[1].fabric.state": why, "gpus[*].fabric.health": "not reported"}
     assert not_read(text, *gpus) == {}
-
-
-def test_a_fabric_that_may_be_there_and_was_not_read_is_reported() -> None:
-    switched = Gpu(index=0, nvlinks=(NvLink(link=0, remote_kind="switch"),))
-    assert not_read(fabric_of(0, why="NOT_SUPPORTED"), switched)
-    for why in ("FUNCTION_NOT_FOUND", "NO_PERMISSION", "the output does not mention it"):
-        assert not_read(fabric_of(0, why=why), Gpu(index=0))

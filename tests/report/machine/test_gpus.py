@@ -48,12 +48,10 @@ def health_words(gpu: Gpu) -> list[str]:
 @pytest.mark.parametrize(
     ("gpu", "sleeps"),
     [
-        (gpu(pstate="P8", load=0), True),
         (gpu(mask=1), True),
         (gpu(load=0), True),
         (gpu(), False),
         (gpu(pstate="P8", pcie=Pcie(gen_now=3, gen_max=3)), False),
-        (gpu(pstate="P8", pcie=Pcie(gen_now=1)), False),
         (Gpu(index=0, pcie=SLOW), True),
     ],
 )
@@ -74,7 +72,6 @@ def test_a_low_generation_has_a_mark_on_a_gpu_that_was_not_seen_under_load(gpu: 
         (Gpu(index=0, pcie=Pcie(replay_counter=9)), "PCIe replays: 9"),
         (Gpu(index=0, pcie=Pcie(aer={"correctable": 0, "fatal": 1})), "PCIe errors (AER): fatal 1"),
         (Gpu(index=0, nvlinks=(NvLink(link=0, active=True), NvLink(link=1, active=False))), "1 down, of 2"),
-        (Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)), "NVLinks: 0 down, of 1"),
         (Gpu(index=0, nvlinks=(NvLink(link=4, active=True, errors={"crc_flit": 7}),)), "NVLink 4 errors"),
         (Gpu(index=0, bar1_mib=Bar1Mib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
     ],
@@ -85,31 +82,24 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
     assert words in said[0]
 
 
-@pytest.mark.parametrize(
-    "gpu",
-    [
-        Gpu(index=0),
-        Gpu(index=0, throttle=Throttle(mask=0x4), pstate="P8"),  # as A40 and RTX 5090 report while idle
-        Gpu(
-            index=0,
-            throttle=Throttle(mask=1, reasons=("gpu_idle",)),
-            ecc=Ecc(mode=True, mode_pending=True, corrected_volatile=0, counts={"dram": 0}),
-            remapped_rows=RemappedRows(correctable=0, uncorrectable=0, pending=False, failure=False),
-            retired_pages=RetiredPages(single_bit=0, double_bit=0, pending=False),
-            mig=Mig(mode=False, mode_pending=False),
-            compute_mode="default",
-            persistence_mode=True,
-            virtualization="none",
-            processes=(),
-            pcie=Pcie(replay_counter=0, aer={"fatal": 0}),
-            nvlinks=(NvLink(link=0, active=True, errors={"replay": 0}),),
-            bar1_mib=Bar1Mib(total=16384),
-            memory_mib=MemoryMib(total=16384),
-        ),
-    ],
-)
-def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) -> None:
-    assert health(Machine(source="x", gpus=(gpu,))) == []
+def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line() -> None:
+    sound = Gpu(
+        index=1,
+        throttle=Throttle(mask=1, reasons=("gpu_idle",)),
+        ecc=Ecc(mode=True, mode_pending=True, corrected_volatile=0, counts={"dram": 0}),
+        remapped_rows=RemappedRows(correctable=0, uncorrectable=0, pending=False, failure=False),
+        retired_pages=RetiredPages(single_bit=0, double_bit=0, pending=False),
+        mig=Mig(mode=False, mode_pending=False),
+        compute_mode="default",
+        persistence_mode=True,
+        virtualization="none",
+        pcie=Pcie(replay_counter=0, aer={"fatal": 0}),
+        nvlinks=(NvLink(link=0, active=True, errors={"replay": 0}),),
+        bar1_mib=Bar1Mib(total=16384),
+        memory_mib=MemoryMib(total=16384),
+    )
+    capped_while_idle = Gpu(index=2, throttle=Throttle(mask=0x4), pstate="P8")  # A40 and RTX 5090
+    assert health(Machine(source="x", gpus=(Gpu(index=0), sound, capped_while_idle))) == []
 
 
 def test_what_several_gpus_share_is_reported_once_and_not_what_a_finding_reports() -> None:
@@ -122,36 +112,16 @@ def test_what_several_gpus_share_is_reported_once_and_not_what_a_finding_reports
     ]
 
 
-def test_very_many_processes_are_counted() -> None:
-    said = health_words(Gpu(index=0, processes=tuple(GpuProcess(pid=n) for n in range(100))))
-    assert len(said) == 9
-    assert said[-1] == "and 92 more processes"
-
-
 @pytest.mark.parametrize(
     ("name", "short"),
     [
         ("C:\\Users\\ann\\python.exe", "python.exe"),
         ("/usr/lib/xorg/Xorg", "Xorg"),
-        ("", "name unknown"),
         (None, "name unknown"),
     ],
 )
 def test_a_program_is_named_by_its_own_name(name: str | None, short: str) -> None:
     assert health_words(Gpu(index=0, processes=(GpuProcess(pid=7, name=name),))) == [f"process 7 {short}"]
-
-
-@pytest.mark.parametrize("width", [40, 78])
-def test_the_block_fits_the_screen(width: int) -> None:
-    process = GpuProcess(pid=4000, kind="compute", name="python", memory_mib=1024, user="someone")
-    gpus = tuple(
-        Gpu(index=n, processes=(process,), ecc=Ecc(corrected_volatile=5, uncorrected_aggregate=6 + n))
-        for n in range(16)
-    )
-    inspection = Inspection(machine=Machine(source="x", gpus=gpus))
-    text = document_text(inspection_document(inspection, "all"), width)
-    assert "process 4000 python" in text
-    assert max(map(len, text.splitlines())) <= width
 
 
 def test_nvlinks_that_work_are_reported_where_neither_matrix_nor_tree_shows_them() -> None:

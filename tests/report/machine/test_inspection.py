@@ -21,7 +21,6 @@ from gputopo.values.machine import (
     NicPort,
     NumaNode,
     Pcie,
-    PciNode,
     PowerW,
     Unread,
 )
@@ -115,53 +114,9 @@ def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
     ]  # fmt: skip
 
 
-def test_a_fact_that_a_source_does_not_report_is_a_dash() -> None:
+def test_a_fact_that_a_source_does_not_report_is_a_dash_and_of_nothing_there_is_no_column() -> None:
     gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, name="card"))
     assert row(Machine(source="x", gpus=gpus), 1) == ["1", "card", "-"]
-
-
-def test_a_column_of_which_nothing_is_reported_is_left_out() -> None:
-    text = shown(Machine(source="x", gpus=(Gpu(index=0, name="card"),), missing={"gpus[*].pstate": "no"}))
-    assert "Name" in text
-    assert "P-state" not in text.partition("Not read")[0]
-    assert "Temp" not in text
-
-
-def test_a_lost_gpu_is_called_lost_in_its_row() -> None:
-    gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, lost=True))
-    missing = {"gpus[1].name": "GPU_IS_LOST", "gpus[1].pstate": "GPU_IS_LOST"}
-    assert row(Machine(source="live", gpus=gpus, missing=missing), 1) == ["1", "?", "?", "LOST"]
-
-
-def test_the_table_becomes_two_where_the_screen_is_narrow() -> None:
-    gpu = Gpu(index=0, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", pstate="P0")
-    gpu_two = Gpu(index=1, name="card", power_w=PowerW(draw=70.4, limit=300), pci_address="0000:01:00.0")
-    machine = Machine(source="live", gpus=(gpu, gpu_two))
-    assert shown(machine, 200).count("GPU  ") == 1
-    narrow = shown(machine, 60)
-    assert narrow.count("GPU  ") == 2
-    assert "Workstation Edition" in narrow
-
-
-@pytest.mark.parametrize("count", [1, 16])
-def test_gpus_fit_80_columns_however_many(count: int) -> None:
-    gpus = tuple(
-        Gpu(
-            index=i,
-            name="NVIDIA H100 80GB HBM3 with a very long marketing name",
-            pci_address=f"0000:{i:02x}:00.0",
-            numa_node=1,
-            pcie=Pcie(gen_now=5, gen_max=5, width_now=16, width_max=16),
-            clocks_mhz=ClocksMhz(
-                graphics=ClockMhz(now=1980, max=1980), memory=ClockMhz(now=14001, max=14001)
-            ),
-            pstate="P0",
-            power_w=PowerW(draw=700.0, limit=1000.0),
-            memory_mib=MemoryMib(used=181_559, total=183_359),
-        )
-        for i in range(count)
-    )
-    assert max(map(len, shown(Machine(source="live", gpus=gpus)).splitlines())) <= 80
 
 
 UP = NicPort(
@@ -186,13 +141,6 @@ def test_a_port_shows_state_and_rate() -> None:
     ((name, words),) = ports(machine)
     assert name == "mlx5_0"
     assert "link layer InfiniBand, state ACTIVE, physical state LinkUp, rate 400 Gbit/s, lanes x4" in words
-
-
-def test_ports_in_the_pci_tree_and_cards_without_ports_are_left_out() -> None:
-    address = "0000:17:00.0"
-    nics = (Nic(index=0, pci_address=address, ports=(UP,)), Nic(index=1, name="mlx5_1"))
-    machine = Machine(source="x", nics=nics, pci=(PciNode(address=address, root="pci0000:16", kind="nic"),))
-    assert ports(machine) == []
 
 
 def change(says: str, fact: str = "driver.version") -> Change:

@@ -1,15 +1,12 @@
-import re
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from gputopo.report import inspection_document
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import (
     Gpu,
     Host,
-    Link,
     Machine,
     Nic,
     NumaNode,
@@ -19,7 +16,6 @@ from gputopo.values.machine import (
     UtilizationPercent,
 )
 from tests.kit.machines import machine_of
-from tests.kit.scenarios import SCENARIOS
 from tests.report.shown import assert_golden, section_text
 
 ROOT = "pci0000:00"
@@ -38,19 +34,7 @@ def card(address: str, parent: str | None = None, **facts: Any) -> PciNode:
     return PciNode(address=address, root=ROOT, parent=parent, kind="gpu", **facts)
 
 
-@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
-def test_every_gpu_and_nic_of_a_box_stands_in_its_tree_within_80_columns(scenario: str) -> None:
-    machine = machine_of(scenario)
-    text = shown(machine)
-    assert max(map(len, text.splitlines())) <= 78
-    for gpu in machine.gpus:
-        assert len(re.findall(rf"GPU {gpu.index} .*{gpu.pci_address}", text)) == 1
-    for nic in machine.nics:
-        assert f"NIC {nic.index} {nic.name}" in text
-    assert "Not in the tree" not in text
-
-
-@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "sixteen"])
+@pytest.mark.parametrize("scenario", ["7gforce", "dgx1"])
 def test_a_tree_is_shown_as_it_was(scenario: str) -> None:
     """Ports are not shown for themselves; a slot that limits its card is marked, NVLinks stand beside."""
     assert_golden(f"tree {scenario}", shown(machine_of(scenario), 120))
@@ -73,13 +57,6 @@ def test_a_bridge_that_limits_several_gpus_is_marked_at_the_switch() -> None:
     assert marked.endswith("<- 0000:00:01.0, gen 3 x4, limits GPUs 0-1")
 
 
-def test_more_nvlinks_come_first() -> None:
-    links = (Link(a=0, b=1, nvlinks=1), Link(a=0, b=2, nvlinks=2), Link(a=1, b=2, nvlinks=0))
-    gpus = tuple(Gpu(index=n, pci_address=f"0000:0{n}:00.0") for n in range(3))
-    pci = tuple(card(f"0000:0{n}:00.0") for n in range(3))
-    assert "NVLink: 2 to GPU 2, 1 to GPU 1" in shown(Machine(source="x", gpus=gpus, links=links, pci=pci))
-
-
 @pytest.mark.parametrize(
     ("state", "words"), [("P8", "gen 1 x16 of gen 4 under load"), ("P0", "gen 1 x16 of gen 4")]
 )
@@ -96,19 +73,13 @@ def test_a_link_below_its_maximum_is_distinguished_from_an_idle_one(state: str, 
     assert f"0000:01:00.0  {words}\n" in shown(Machine(source="x", gpus=(gpu,), pci=(node,)))
 
 
-def test_a_lost_gpu_is_called_lost() -> None:
-    gpu = Gpu(index=0, pci_address="0000:01:00.0", lost=True)
-    assert "GPU 0  LOST" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
-
-
-def test_addresses_with_a_long_domain_are_the_same_device() -> None:
-    gpu = Gpu(index=0, name="card", pci_address="00000000:01:00.0")
-    assert "GPU 0 card" in shown(Machine(source="x", gpus=(gpu,), pci=(card("0000:01:00.0"),)))
-
-
-def test_a_gpu_that_the_tree_does_not_hold_is_named_below_it() -> None:
-    gpus = (Gpu(index=0, pci_address="0000:01:00.0"), Gpu(index=1, pci_address="0000:77:00.0"))
+def test_a_gpu_is_found_by_its_address_lost_or_with_a_long_domain_and_else_named_below_the_tree() -> None:
+    gpus = (
+        Gpu(index=0, pci_address="00000000:01:00.0", lost=True),
+        Gpu(index=1, pci_address="0000:77:00.0"),
+    )
     text = shown(Machine(source="x", gpus=gpus, pci=(card("0000:01:00.0"),)))
+    assert "GPU 0  LOST" in text
     assert text.endswith("Not in the tree: GPU 1\n")
 
 
@@ -117,36 +88,12 @@ def test_a_bridge_that_a_capture_lacks_leaves_the_gpu_at_its_root() -> None:
     assert "root complex 0000:00\n   └─ GPU (not counted)  0000:01:00.0" in text
 
 
-def test_bridges_in_a_circle_are_left_out() -> None:
-    pci = (
-        bridge("0000:00:01.0", "0000:00:02.0"),
-        bridge("0000:00:02.0", "0000:00:01.0"),
-        card("0000:01:00.0", "0000:00:02.0"),
-        card("0000:02:00.0"),
-    )
-    text = shown(Machine(source="x", pci=pci))
-    assert "0000:02:00.0" in text
-    assert "0000:01:00.0" not in text
-
-
 def test_memory_nodes_are_named_with_their_cpus_and_only_if_there_are_any() -> None:
     pci = (card("0000:01:00.0", numa_node=1), card("0000:02:00.0", numa_node=-1))
     host = Host(numa_nodes=(NumaNode(index=0, cpus="0-7"), NumaNode(index=1, cpus="8-15")))
     text = shown(Machine(source="x", pci=pci, host=host))
     assert text.index("NUMA 1, CPUs 8-15") < text.index("NUMA node unknown")
     assert shown(Machine(source="x", pci=pci[1:])).startswith("Host\n")
-
-
-def test_a_network_card_without_a_number_is_shown_with_its_name() -> None:
-    nodes = (
-        PciNode(address="0000:01:00.0", root=ROOT, kind="nic", name="ConnectX-5"),
-        PciNode(address="0000:02:00.0", root=ROOT, kind="nic"),
-    )
-    text = shown(
-        Machine(source="x", pci=nodes, nics=(Nic(index=3, name="mlx5_3", pci_address="0000:02:00.0"),))
-    )
-    assert "network card ConnectX-5  0000:01:00.0" in text
-    assert "NIC 3 mlx5_3  0000:02:00.0" in text
 
 
 def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:
@@ -159,13 +106,3 @@ def test_what_lspci_calls_a_device_stands_where_no_driver_names_it() -> None:
     text = shown(Machine(source="lspci -vvv", gpus=(gpu,), nics=(nic,), pci=tree))
     assert "GPU 0 GA100 [A100 PCIe 40GB]  0000:01:00.0" in text
     assert "NIC 0 Mellanox Technologies MT28908  0000:02:00.0" in text
-    long = replace(tree[0], name="NVIDIA Corporation GA100 [" + 20 * "A100 " + "]")
-    lines = shown(Machine(source="lspci -vvv", gpus=(gpu,), pci=(long,))).splitlines()
-    assert max(map(len, lines)) <= 78
-    assert any("GPU 0 GA100 [A100" in line and line.endswith("...") for line in lines)
-    named = Machine(source="x", gpus=(replace(gpu, name="NVIDIA A100-PCIE-40GB"),), pci=tree)
-    assert "GPU 0 A100-PCIE-40GB" in shown(named)
-
-
-def test_bridges_without_a_gpu_or_a_network_card_are_left_out() -> None:
-    assert shown(Machine(source="x", pci=(bridge("0000:00:01.0"),))) == ""

@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
-from gputopo import captures
 from gputopo.report.document import Picture
 from gputopo.report.pictures import (
     ChartPoint,
@@ -44,13 +41,6 @@ def gpu_machine(
     return Machine(source="test", gpus=gpus, links=links)
 
 
-@pytest.mark.parametrize("name", ["7gforce", "az-4x-m60", "dgx1-v100"])
-def test_every_gpu_of_a_bundled_machine_is_in_its_topology(name: str) -> None:
-    machine = captures.load([name])
-    shown = texts(topology_picture(machine))
-    assert {f"GPU {gpu.index}" for gpu in machine.gpus} <= set(shown)
-
-
 def test_gpus_of_one_switch_stand_under_one_box() -> None:
     near, far = Hop.PIX, Hop.PHB
     machine = gpu_machine(4, {(0, 1): near, (2, 3): near, (0, 2): far, (0, 3): far, (1, 2): far, (1, 3): far})
@@ -58,12 +48,6 @@ def test_gpus_of_one_switch_stand_under_one_box() -> None:
     assert shown.count("PCIe switch") == 2
     assert shown.count("host bridge") == 1
     assert shown.count("CPU") == 1
-
-
-def test_hops_that_are_not_known_are_not_drawn_as_separate_hosts() -> None:
-    machine = gpu_machine(3, {(0, 1): None, (0, 2): None, (1, 2): Hop.SYS}, nvlinks=2)
-    shown = texts(topology_picture(machine))
-    assert shown.count("PCIe unknown") == 1
 
 
 def test_a_fabric_of_equal_nvlinks_is_one_bar_and_single_ones_are_arcs_with_their_number() -> None:
@@ -90,10 +74,6 @@ def test_a_machine_with_a_pci_tree_shows_its_switches_links_and_what_limits_a_gp
     assert shown.count("limits") == 1
 
 
-def test_a_machine_without_gpus_has_no_topology() -> None:
-    assert topology_picture(Machine(source="test")) is None
-
-
 def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
     series = [ChartSeries("a <b> $x$", (ChartPoint(1, 1.0), ChartPoint(2, 1.9, 1.8, 2.0)))]
     picture = scaling_picture("speedup", "Speedup", "speedup", series, ideal=True)
@@ -110,13 +90,6 @@ def test_of_many_series_the_first_eight_have_names() -> None:
     names = [text for text in shown if text.startswith("job")]
     assert sorted(names) == sorted(f"job {n}" for n in range(8))
     assert "12 more" in shown
-
-
-def test_an_axis_that_does_not_begin_at_zero_is_marked() -> None:
-    for values, is_broken in (((1500.0, 1480.0), True), ((1500.0, 300.0), False)):
-        curve = Curve("GPU 0", (0.0, 1.0), values)
-        shown = " ".join(texts(over_time_picture("run", "images/sec", OverTime((curve,), {}, (), 2.0))))
-        assert ("(not from 0)" in shown) == is_broken
 
 
 def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room() -> None:

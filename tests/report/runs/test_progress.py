@@ -28,7 +28,6 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
-from tests.kit import commands
 from tests.report.runs.displays import drawn, on_the_screen, terminal, text_of
 
 RUN = InventedRun(2, slow={1: 0.5}, noise=Noise(common=0.0, own=0.0, stalls=0.0))
@@ -58,10 +57,6 @@ def test_piped_output_is_plain_lines_of_the_first_and_every_tenth_step() -> None
     assert sum(line.startswith("step ") for line in plain(EVENTS, every=5)) == 5
 
 
-def test_what_must_be_shown_is_shown_first() -> None:
-    assert plain(list(stream(cpu_devices(2), RUN.steps(1), rehearsal=True)))[0] == SAYS
-
-
 def test_a_failure_is_shown_in_both_formats() -> None:
     failure = RankFailed(time_s=1.0, kind="killed", cause="killed by [SIGKILL]", remedy="-", exit_code=137)
     assert plain([*EVENTS[:9], failure])[-1] == "killed: killed by [SIGKILL]"
@@ -72,7 +67,7 @@ def test_a_failure_is_shown_in_both_formats() -> None:
 
 
 def test_the_phases_follow_the_events() -> None:
-    shown = [drawn(EVENTS[:count])[0].partition("  ")[0] for count in range(len(EVENTS) + 1)]
+    shown = [drawn(EVENTS[:count])[0].partition("  ")[0] for count in range(0, len(EVENTS) + 1, 2)]
     assert [phase for phase, _ in itertools.groupby(shown)] == [
         "starting TensorFlow, building the model",
         "first step (tracing)",
@@ -116,40 +111,26 @@ def verdict(
         ((), "too few steps for a verdict"),
         ((("even", 2.1, None), ("even", 2.91, None)), "no slow device above 3.0%"),
         ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12% (power-cap)"),
-        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0%, GPU 1 slow by 12%"),
         ((("even", 2.1, None), ("cannot tell", 8.13, None)), "no slow device above 8.2%"),
         ((("even", 0.3, None), ("cannot tell", None, None)), "no slow device so far"),
-        ((("even", None, None), ("even", None, None)), "no slow device so far"),
     ],
 )
 def test_the_verdict_so_far_is_in_the_fields_words(standings: Standings, words: str) -> None:
     assert verdict(EQUAL, standings)[0] == words
 
 
-@pytest.mark.parametrize(
-    "standings",
-    [(), (("even", 0.3, None), ("cannot tell", None, None)), (("even", 2.1, None), ("even", 2.9, None))],
-)
-def test_the_verdict_so_far_does_not_contradict_the_bars(standings: Standings) -> None:
+def test_the_verdict_so_far_does_not_contradict_the_bars() -> None:
+    standings = (("even", 2.1, None), ("even", 2.9, None))
     words, display = verdict(InventedRun(2, slow={1: 0.22}, noise=EQUAL.noise), standings)
     assert "80% of the best" in display
     assert words == "GPU 1 looks 20% slower; not significant so far"
 
 
-@pytest.mark.parametrize(
-    ("second", "words"),
-    [
-        (
-            ("cannot tell", None, None),
-            "CPU devices share the cores: differences between them are not judged",
-        ),
-        (("slow", 48.0, None), "CPU device 1 slow by 48%"),
-    ],
-)
-def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be_slow(
-    second: tuple[str, float | None, None], words: str
-) -> None:
-    assert verdict(RUN, (("even", 0.3, None), second), cpu_devices(2))[0] == words
+def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be_slow() -> None:
+    unknown, slow = ("cannot tell", None, None), ("slow", 48.0, None)
+    says, _ = verdict(RUN, (("even", 0.3, None), unknown), cpu_devices(2))
+    assert says == "CPU devices share the cores: differences between them are not judged"
+    assert verdict(RUN, (("even", 0.3, None), slow), cpu_devices(2))[0] == "CPU device 1 slow by 48%"
 
 
 def busy_from(step: int, others: float = 0.9) -> list[Event]:
@@ -161,10 +142,8 @@ def busy_from(step: int, others: float = 0.9) -> list[Event]:
     return [*events[:at], sample, *events[at:]]
 
 
-@pytest.mark.parametrize("step", [0, 2])  # a short run may have its only sample in the warm-up
-def test_a_speed_beside_other_programs_is_called_not_reliable_first_and_also_of_a_short_run(
-    step: int,
-) -> None:
+def test_a_speed_beside_other_programs_is_called_not_reliable_first_and_also_of_a_short_run() -> None:
+    step = 0  # a short run may have its only sample in the warm-up
     says = "NOT RELIABLE: other programs used 90% of the CPU"
     assert drawn(busy_from(step)[:-3])[0] == says
     lines = plain(busy_from(step), every=1)
@@ -177,7 +156,7 @@ FULL = GpuSample(
 )
 
 
-@pytest.mark.parametrize("width", [60, 100, 200])
+@pytest.mark.parametrize("width", [60, 100])
 def test_no_line_wraps_and_a_device_has_what_fits_into_its_line(width: int) -> None:
     # The temperature and the width are not asked in every sample.
     later = msgspec.structs.replace(FULL, temperature_c=None, pcie_width=None)
@@ -201,12 +180,9 @@ BY_ERROR: dict[str, object] = {**BY_TIME, "time_budget_s": 20.0, "max_error": 0.
     [
         (BY_COUNT, 10, 5.0, "15.0 s left"),
         (BY_TIME, 10, 5.0, "35.0 s left"),
-        ({**BY_TIME, "max_batches": 50}, 50, 35.0, ""),  # the steps are the nearer end
         ({**BY_TIME, "max_batches": 50}, 45, 31.5, "3.50 s left"),
         ({**BY_TIME, "max_batches": 50}, 10, 35.0, "5.00 s left"),  # the time is
         (BY_ERROR, 15, 12.0, "at most 8.00 s left"),  # 20 s
-        (BY_ERROR, 4, 2.0, "at most 18.0 s left"),
-        (BY_ERROR, 6, 18.0, "at most 18.0 s left"),  # 12 steps
         (BY_ERROR, 5, 45.0, "at most 15.0 s left"),  # a minute
         ({**BY_COUNT, "task": "eval"}, 37, 18.5, "1.00 s left"),  # its first batch is not counted
     ],
@@ -257,41 +233,28 @@ def test_after_a_restart_the_steps_that_are_left_are_those_that_the_first_worker
     assert any(line.endswith(", 8.50 s left") for line in drawn(events, clock=lambda: now))
 
 
-ON_A_TERMINAL = """
-import sys
-from gputopo.report import Progress
-from tests.report.runs.test_progress import RUN
-from tests.invented_runs import cpu_devices, stream
-sys.stderr.write("before\\n")
-with Progress() as progress:
-    for number, event in enumerate(stream(cpu_devices(2), RUN.steps(20), rehearsal=True)):
-        progress.event(event)
-        progress.draw()  # as the drawing thread does
-print("after")
-"""
-
-
 def test_what_is_shown_first_stays_on_the_terminal_once_and_the_display_leaves_nothing() -> None:
-    code, written = commands.on_a_terminal("-c", ON_A_TERMINAL)
-    assert code == 0, written
-    assert "verdict: CPU devices share the cores: differences between them are not judged" in written
-    assert on_the_screen(written) == ["before", SAYS, "after"]
+    console = terminal()
+    console.print("before")
+    with Progress(console) as progress:
+        for event in stream(cpu_devices(2), RUN.steps(20), rehearsal=True):
+            progress.event(event)
+            progress.draw()  # as the drawing thread does
+    console.print("after")
+    assert on_the_screen(text_of(console)) == ["before", SAYS, "after"]
 
 
 def test_many_traced_steps_are_reported_in_few_words() -> None:
     traced = Traced(time_s=1.0, path="/run/trace", steps=(1, *range(3, 32)), seconds=0.1)
     assert plain([traced]) == ["traced steps 1,3-31: /run/trace"]
-    one = Traced(time_s=1.0, path="/run/trace", steps=(2,), seconds=0.1)
-    assert plain([one]) == ["traced step 2: /run/trace"]
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console = terminal()
-    with Progress(console, display_every=10) as progress:
-        for event in EVENTS:
-            progress.event(event)
-    assert text_of(console).splitlines() == plain(EVENTS)
+    with Progress(console) as progress:
+        progress.event(EVENTS[0])
+    assert "\x1b" not in text_of(console)
 
 
 def test_the_terminal_is_given_back_when_something_breaks() -> None:
@@ -308,13 +271,6 @@ def test_the_terminal_is_given_back_when_something_breaks() -> None:
     assert text.count(HIDE_CURSOR) == text.count(SHOW_CURSOR) == 1
     assert text.index(HIDE_CURSOR) < text.index(SHOW_CURSOR)
     assert (sys.stdout, sys.stderr) == (out, err)
-
-
-def test_data_on_standard_output_does_not_go_through_the_display() -> None:
-    # Under pytest standard output is no terminal, as in `gputopo run ... > log`.
-    before = sys.stdout
-    with Progress(terminal()):
-        assert sys.stdout is before
 
 
 def test_a_loss_that_is_no_number_is_reported_once() -> None:
@@ -351,13 +307,6 @@ def test_plain_lines_of_steps_come_by_time_with_the_time_that_is_left() -> None:
     assert lines[1].endswith(", 44.5 s left")
 
 
-def test_the_display_shows_what_the_gpus_reported_last() -> None:
-    asked = GpuSample(gpu=0, graphics_mhz=1683, temperature_c=71, power_w=148.4, throttle_mask=0x4)
-    not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0, throttle_mask=0)
-    samples = [
-        Sample(time_s=1.0, gpus=(asked, GpuSample(gpu=1, graphics_mhz=1700))),
-        Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))),
-    ]
-    first, second = (line for line in drawn([*EVENTS[:-1], *samples]) if "of the best" in line)
-    assert first.endswith("100% of the best  1670 MHz  71 C  149 W")
-    assert second.endswith("of the best  lost")
+def test_the_display_shows_that_a_gpu_was_lost() -> None:
+    lost = Sample(time_s=1.0, gpus=(GpuSample(gpu=1, lost=True),))
+    assert drawn([*EVENTS[:-1], lost])[-1].endswith("of the best  lost")

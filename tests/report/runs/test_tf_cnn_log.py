@@ -9,7 +9,7 @@ import pytest
 from gputopo.report import TfCnnLog
 from gputopo.values.run.events import Evaluated, Event, Replanned, RunStarted
 from gputopo.values.run.plan import Candidate
-from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
 from tests.report.shown import assert_golden
 
 RUN = InventedRun(2, noise=Noise(own=0.1))
@@ -19,7 +19,6 @@ EVENTS: list[Event] = list(stream(gpu_devices(2), RUN.steps(25)))
 STEP_LINE = re.compile(
     r"^(\d+)\timages/sec: ([0-9.]+) \+/- ([0-9.]+) \(jitter = ([0-9.]+)\)\t([0-9.]+|nan)$", re.MULTILINE
 )
-TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d\d)$", re.MULTILINE)
 
 
 def lines(events: Iterable[Event], display_every: int | None = None) -> Iterator[str]:
@@ -47,11 +46,6 @@ def test_a_step_line_holds_the_figures_of_the_steps_until_there() -> None:
     assert loss == "1.000"
 
 
-def test_the_total_is_of_all_steps() -> None:
-    total = 16 * 25 / sum(item.seconds for item in RUN.steps(25))
-    assert TOTAL_LINE.findall("\n".join(lines(EVENTS))) == [f"{total:.2f}"]
-
-
 def test_the_header_has_the_reduction_that_trained_where_that_of_the_plan_failed() -> None:
     started, *rest = EVENTS
     assert isinstance(started, RunStarted)
@@ -72,24 +66,11 @@ def test_a_rehearsal_is_labelled_before_anything_else() -> None:
     assert next(lines(events)) == SAYS
 
 
-@pytest.mark.parametrize("status", ["failed", "interrupted"])
-def test_a_run_that_broke_off_has_no_total_that_a_script_could_take_for_a_result(status: str) -> None:
-    text = "\n".join(lines(stream(cpu_devices(2), RUN.steps(12), status=status)))
+def test_a_run_that_broke_off_has_no_total_that_a_script_could_take_for_a_result() -> None:
+    text = "\n".join(lines(stream(cpu_devices(2), RUN.steps(12), status="interrupted")))
     assert len(STEP_LINE.findall(text)) == 2
     assert "total images/sec" not in text
-    assert f"{status} after 12 steps" in text
-
-
-def test_a_loss_that_is_not_a_number_reads_nan() -> None:
-    text = "\n".join(lines(stream(cpu_devices(1), [step(1, [(0.0, 0.5)], loss=None)])))
-    assert STEP_LINE.findall(text) == [("1", "16.0", "0.0", "0.0", "nan")]
-
-
-def test_any_beginning_of_a_run_gives_the_beginning_of_its_log() -> None:
-    whole = list(lines(EVENTS))
-    for length in range(len(EVENTS)):
-        reported = list(lines(EVENTS[:length]))
-        assert reported == whole[: len(reported)]
+    assert "interrupted after 12 steps" in text
 
 
 def header_of(**spec: Any) -> list[str]:
@@ -106,11 +87,8 @@ def header_of(**spec: Any) -> list[str]:
         ({"exchange": {"staged": True}}, "Staged vars: True"),
         ({"optimization": {"optimizer": "momentum"}}, "Optimizer:   momentum"),
         ({"precision": {"compute": "fp16", "loss_scale": 128.0}}, "Precision:   fp16, loss scale 128"),
-        ({"precision": {"compute": "bf16", "xla": True}}, "Precision:   bf16, XLA"),
         ({"task": "forward"}, "Mode:        forward only"),
-        ({"task": "eval"}, "Mode:        evaluation"),
         ({"model": "resnet20"}, "Dataset:     cifar10 (synthetic)"),
-        ({"data": {"folder": "/d", "name": "imagenet"}}, "Dataset:     imagenet"),
         ({"method": "kuza55"}, "Trainer:     kuza55"),
         ({"model": "resnet20", "batch_size": 1000}, "Num epochs:  1.00"),
         ({"batch_size": [4, 6]}, "Batch size:  10 global"),
