@@ -57,12 +57,10 @@ class LossScale:
     def decide(self, totals: Sequence[Sequence[Tensor]], variables: Sequence[Sequence[Any]]) -> list[Tensor]:
         """Return for each place whether its step is applied: a bool on the host.
 
-        Independent towers decide separately. Otherwise one non-finite gradient skips the step for all.
-        `totals` and the `variables` that they change: [place][variable].
+        One non-finite gradient skips the step for all these places. `totals` and the `variables` that they
+        change: [place][variable].
         """
         flags = [_finite(gradients, changed) for gradients, changed in zip(totals, variables, strict=True)]
-        if self._own:
-            return flags
         with tf.device(HOST):
             return [tf.reduce_all(tf.stack(flags))] * len(flags)
 

@@ -54,7 +54,7 @@ def main(cases_file: str, out: str) -> None:
 
 def _case(reported: Found, fields: Found) -> tuple[RunSpec, Found]:
     """Return the spec of a case, and the arguments of `_take_steps`, if it has any."""
-    more = {key: fields.pop(key) for key in ("steps", "overflow") if key in fields}
+    more: Found = {key: fields.pop(key) for key in ("steps", "overflow") if key in fields}
     given: Found = {
         "model": "small",
         "devices": [{"tower": tower, "device": f"/CPU:{tower}"} for tower in range(reported["towers"])],

@@ -32,7 +32,6 @@ INDEPENDENT = {"variable_update": "independent"}
 ON_FIRST = {**SERVER, "ps_device": "/CPU:0"}
 MODES: dict[str, dict[str, Any]] = {
     "server": ON_FIRST,
-    "server on the last": {**SERVER, "ps_device": "/CPU:1", "data_format": "NCHW"},
     "staged": {**SERVER, "exchange": {"staged": True, "ps_spread": True}},
     "fp16 repacked": {"all_reduce": "collective", "exchange": {"transfer": "fp16", "repacking": 2}},
     "relaxed and packed twice": {
@@ -50,7 +49,7 @@ DELAYED = ("staged", "relaxed and packed twice")
 REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
 # The number of devices matters to few modes. The sums of each reduction are in placement/test_methods; the
 # modes that are not here are in test_hosts.
-TOWERS = {"server": 1, "server on the last": 2, "staged": 3, "fp16 repacked": 2}
+TOWERS = {"server": 1, "fp16 repacked": 2}
 TRIED = [(TOWERS.get(mode, 3), mode) for mode in MODES]
 
 
@@ -141,7 +140,7 @@ def test_every_synchronous_mode_trains_as_computed_by_hand(
 
 
 def test_the_reference_distinguishes_towers_their_sizes_delay_and_sum(ran: dict[str, Any]) -> None:
-    found, towers = ran["server on the last 2"], 2
+    found, towers = ran["staged 3"], 3
     common: dict[str, Any] = {"steps": STEPS, "rate": RATE, "momentum": MOMENTUM}
     joint = [(found["images"], found["labels"])]
     own = slices(found, towers, BATCHES[towers])
@@ -188,7 +187,6 @@ def test_marks_stay_in_order_in_every_mode(ran: dict[str, Any]) -> None:
 
 def test_variables_and_ops_are_where_the_mode_puts_them(ran: dict[str, Any]) -> None:
     on = {name: found["variables"] for name, found in ran.items() if "error" not in found}
-    assert on["server on the last 2"] == {"/CPU:1": BYTES}
     towers = [f"/CPU:{tower}" for tower in range(3)]
     assert on["groups of unequal size 3"] == dict.fromkeys(towers, BYTES)
     assert sum(on["staged 3"].values()) == BYTES

@@ -61,7 +61,6 @@ CLIPPED: dict[str, Any] = {
     "precision": {"auto_loss_scale": True, "loss_scale": 64.0},
 }
 FILES: dict[str, Any] = {"model": "trivial-cifar10", "batch_size": [3, 1]}
-STAGED = {"data": {"source": "python", "feed": "staged"}}
 # Saved by a host, continued by two. The scale is halved in the first steps: if the rest began with the first
 # scale, it would skip its first steps again. On two hosts the largest variable is cut.
 HALVED = {"precision": {"compute": "fp16", "auto_loss_scale": True, "loss_scale": 2.0**18}}
@@ -145,8 +144,7 @@ def alone(root: Path, data: Path) -> dict[str, Any]:
     """What is compared with two hosts, with two devices of one host, in a process without servers."""
     (root / "alone").mkdir()
     whole = {**task(root / "whole", data, SAVED), "num_batches": 2 * STEPS}
-    cases = {"staged": case(2, 1, **STAGED), "whole": whole} | judged(root, data)
-    return run_cases(root / "alone", 2, on_one_host(cases))
+    return run_cases(root / "alone", 2, on_one_host({"whole": whole} | judged(root, data)))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +152,7 @@ def ran(root: Path, data: Path, alone: dict[str, Any]) -> dict[str, Any]:
     (root / "half").mkdir()
     shutil.copy(root / "whole" / f"checkpoint-{STEPS:08d}.npz", root / "half")
     resumed = task(root / "half", data, SAVED, resume=True)
-    there = {"staged": case(2, 1, **STAGED), "resumed": resumed} | judged(root, data)
+    there = {"resumed": resumed} | judged(root, data)
     every = spec_of(2, 2)
     with serving(root, every):
         return run_cases(root, 4, cases() | there, all=msgspec.to_builtins(every))
@@ -197,11 +195,6 @@ def test_evaluations_of_two_hosts_are_those_of_one(ran: dict[str, Any], alone: d
     assert several == single
     assert several[0] == VALIDATED
     assert VALIDATED % (2 * UNEVEN), "the last batch is short"
-
-
-def test_a_source_of_examples_feeds_two_hosts_as_one(ran: dict[str, Any], alone: dict[str, Any]) -> None:
-    np.testing.assert_array_equal(ran["staged"]["losses"], alone["staged"]["losses"])
-    assert len(set(ran["staged"]["joint"].tolist())) == STEPS
 
 
 def test_few_things_travel_between_hosts_that_join_small_gradients(ran: dict[str, Any]) -> None:

@@ -2,9 +2,10 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+import gputopo
 from gputopo.launch.train import cause_and_remedy, first_line, gpu_remedy, unreachable_rank
 
 SEE_LOG = "see worker.log in the run folder"
@@ -97,7 +98,12 @@ def test_headings_and_stacks_are_passed_over() -> None:
     )
 
 
+def test_the_first_of_several_causes_is_reported_without_its_number() -> None:
+    assert first_line("2 root error(s) found.\n  (0) ABORTED: gone\n  (1) ABORTED: x") == "ABORTED: gone"
+
+
 @given(st.text())
+@example("x" * 999)
 def test_any_text_gives_one_line_of_limited_length(text: str) -> None:
     line = first_line(text)
     assert len(line) <= 300
@@ -136,7 +142,10 @@ def line_in(text: str) -> str | None:
 @pytest.mark.parametrize(
     ("frames", "said"),
     [
-        ([("FILE", 1), ("FILE", 4), (KERAS, 9)], "model.py, line 4: return 1 / x"),
+        (
+            [("FILE", 1), ("FILE", 4), (re.__file__, 9), (gputopo.__file__, 9), (KERAS, 9)],
+            "model.py, line 4: return 1 / x",
+        ),
         ([("/elsewhere/layers.py", 12), (KERAS, 9)], "/elsewhere/layers.py, line 12"),
         ([(KERAS, 9), ("<frozen runpy>", 1)], None),
     ],

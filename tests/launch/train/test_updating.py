@@ -76,7 +76,7 @@ def rate_of(name: str) -> float:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Found:
     cases = {**{name: case(name) for name in CASES}, "async": ASYNCHRONOUS}
     rate = known_architectures()["lenet"].learning_rate
-    cases["lenet"] = {**MODES["server"], "model": "lenet", "learning_rate": rate}
+    cases["lenet"] = {**MODES["server"], "model": "lenet", "learning_rate": rate, "steps": 3}
     common = {"model": "small", "batch_size": BATCH, "steps": STEPS}
     return steps_of(
         tmp_path_factory.mktemp("updating"), TOWERS, {name: {**common, **one} for name, one in cases.items()}

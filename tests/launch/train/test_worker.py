@@ -175,9 +175,11 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+WITHOUT_GPUS = trivial_spec(backend="gpu", devices=(Device(tower=0, device="/GPU:0"),), ps_device="/GPU:0")
+
+
 def test_without_gpus_a_gpu_spec_fails_with_a_cause_and_a_remedy(tmp_path: Path) -> None:
-    spec = trivial_spec(backend="gpu", devices=(Device(tower=0, device="/GPU:0"),), ps_device="/GPU:0")
-    code, events, _ = run_worker(tmp_path, spec)
+    code, events, _ = run_worker(tmp_path, WITHOUT_GPUS)
     (failed,) = events
     assert isinstance(failed, RankFailed)
     assert (code, failed.exit_code) == (3, 3)
@@ -221,7 +223,7 @@ sys.exit(worker.main([sys.argv[1], str(writing)]))
 
 def test_a_worker_whose_parent_closed_the_pipe_ends_without_a_traceback(tmp_path: Path) -> None:
     file = tmp_path / "spec.json"
-    schema.write(file, trivial_spec())
+    schema.write(file, WITHOUT_GPUS)
     done = run_program("-c", CLOSED, str(file))
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
