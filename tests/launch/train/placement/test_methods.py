@@ -19,7 +19,7 @@ from tests.launch.train.small_model import SHAPES as SMALL_MODEL
 
 pytestmark = pytest.mark.tensorflow
 
-TRIVIAL_BYTES = 4 * 4_263_877
+TRIVIAL_BYTES = 4 * 56_332
 # The numbers are normal with deviation 10: a partial sum of at most 4 of them is below 200.
 LARGEST = 200.0
 # Each of at most 3 additions rounds by half a unit of the last place, 2^-24 of the number in float32 and
@@ -102,11 +102,11 @@ def test_the_real_worker_is_measured_on_cpu_devices(tmp_path: Path, monkeypatch:
     nothing = Machine(source="live", driver=Driver(status="no_device"))
     with forking_python(tmp_path) as python:
         monkeypatch.setattr(sys, "executable", python)
-        times = measure_reduction(nothing, "trivial", "ring", None)
+        times = measure_reduction(nothing, "trivial-cifar10", "ring", None)
     assert times.not_measured == ()
     (sample,) = times.samples.of(CollectiveRate)
     assert (sample.algorithm, sample.source) == ("ring", "cpu:0,1")
-    assert (sample.bytes, sample.model) == (TRIVIAL_BYTES, "trivial")
+    assert (sample.bytes, sample.model) == (TRIVIAL_BYTES, "trivial-cifar10")
     assert sample.bus_gb_per_s == sample.median_gb_per_s
 
 
