@@ -156,6 +156,13 @@ def test_identical_cards_of_which_one_is_clocked_higher_have_no_certain_cuda_ord
     assert {gpu.cuda_index for gpu in read(faster, tmp_path).gpus} == {None}
 
 
+def test_no_process_of_this_machine_is_looked_up_for_another_root(tmp_path: Path) -> None:
+    own = changed(SCENARIOS["four"], gpus={0: {"processes": (ProcessSpec(os.getpid(), "compute", 1),)}})
+    processes = read(own, tmp_path).gpus[0].processes
+    assert processes is not None
+    assert processes[0].user is None
+
+
 def test_the_user_of_a_process_is_reported_while_it_lives_and_not_in_a_container() -> None:
     pids = (os.getpid(), 2**22 + 1)  # above the kernel's highest process number
     listed = tuple(ProcessSpec(pid, "compute", 1) for pid in pids)
