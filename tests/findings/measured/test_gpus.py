@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -119,6 +119,7 @@ def test_one_gpu_with_half_of_its_pcie_link_is_one_finding(machine: str) -> None
     assert found[0] == ("info" if name.startswith("NVIDIA RTX") else "warning")
 
 
+@settings(max_examples=5)
 @given(
     noise=st.lists(st.floats(0.98, 1.02), min_size=16, max_size=16),
     slow=st.integers(0, 7),
