@@ -167,6 +167,7 @@ PAIR_12: Uplinks = {frozenset((0, 1)): 12.0}
 PAIRS_AND_ALL = [*pairs(4), *whole(4)]
 NARROW = {0: X16, 1: X16, 2: X16, 3: 6.4}
 NARROW_BACK = dict.fromkeys(range(3), X16 * 1.06) | {3: 6.4 * 1.06}
+UNEVEN = [copy_of("h2d", gpu, rate, "all") for gpu, rate in enumerate((4.4, 2.5, 2.5, 2.6))]
 FORTY = [[0.765] * 5 for _ in range(5)]
 
 CASES: dict[str, tuple[Machine, Sequence[CopyRate]]] = {
@@ -225,6 +226,7 @@ CASES: dict[str, tuple[Machine, Sequence[CopyRate]]] = {
             *session(3, CHIPSET, [*pairs(3), *whole(3)], kind="d2h"),
         ],
     ),
+    "an uneven division": (bare(4), [*session(4, WHOLE_12, pairs(4)), *UNEVEN]),
     # Copies alone, small or mixed in direction show no group.
     "alone": (bare(8), session(4, NESTED, [])),
     "small copies": (bare(8), [replace(one, bytes=4096) for one in session(4, NESTED, pairs(4))]),

@@ -21,7 +21,7 @@ from tests.kit.faults import FAULTS, broken
 from tests.kit.machines import machine_of, read
 
 GPU = 2
-ON_FOUR = ["acs_on", "aer_errors", "exclusive_mode", "lost", "power_cap_low", "ecc_uncorrected", "x1_riser"]
+ON_FOUR = ["ecc_uncorrected", "lost", "power_cap_low", "x1_riser"]
 
 
 @cache
@@ -226,7 +226,7 @@ def test_a_finding_that_is_not_seen_on_hosts_that_do_not_answer_makes_none_of_th
     assert set(found.outliers) == {"n2", "n3"}
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.lists(machines(), min_size=1, max_size=3))
 def test_any_machines_are_compared(answers: list[Machine]) -> None:
     found = inspect_fleet({f"n{number}": machine for number, machine in enumerate(answers)})
@@ -238,10 +238,9 @@ def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
     machine = machine_of("dgx1")
     odd: dict[str, Machine] = {
         "nic": with_fault("dgx1", "nic_missing"),
-        "riser": with_fault("dgx1", "x1_riser"),
         "container": with_fault("dgx1", "container_hidden"),
     }
-    kernels = {f"k{n}": boxes.host(kernel=f"6.{n % 2}.0")(machine) for n in range(6)}
+    kernels = {f"k{n}": boxes.host(kernel=f"6.{n % 2}.0")(machine) for n in range(4)}
     readings: dict[str, Any] = {**odd, **kernels, "off": InputError("off.json: no such file", "look")}
     several = inspect_fleet(readings)
     two = inspect_fleet({"a": machine, "b": boxes.host(kernel="6.9.0")(machine)}, {"b": machine})

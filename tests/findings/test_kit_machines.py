@@ -13,7 +13,6 @@ TRUE = {
     "four": {"card.no_expectation"},
     "lost_gpu": {"card.no_expectation", "gpu.lost"},
     "lost_handle": {"card.no_expectation", "gpu.lost"},
-    "sixteen": {"pcie.shared_uplink"},
 }
 
 

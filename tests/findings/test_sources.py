@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.values.machine import Contradiction, Hop
-from tests.findings.boxes import all_of, find, host, pair, sound
+from tests.findings.boxes import all_of, driver, find, host, pair, sound
 
 VIRTUAL = host(virtual_machine="kvm")
 
@@ -21,6 +21,13 @@ def test_a_virtual_machine_in_which_all_pairs_look_alike_may_hide_the_truth() ->
     (found,) = find(alike(sound()))
     assert found.id == "topology.hidden"
     assert "kvm" in found.says
+
+
+def test_a_driver_whose_module_is_of_another_version_is_a_warning_while_it_answers() -> None:
+    (found,) = find(driver(kernel_module_version="535.54.03")(sound()))
+    assert (found.id, found.severity, found.subject.text) == ("driver.version_mismatch", "warning", "driver")
+    assert "550.163.01" in found.says
+    assert "535.54.03" in found.says
 
 
 @pytest.mark.parametrize(

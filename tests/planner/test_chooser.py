@@ -252,3 +252,6 @@ def test_the_parts_of_a_timeline_are_those_of_the_choice(ps: str) -> None:
     assert parts == choice.exposed_ms
     assert line.forward_ms + line.backward_ms == pytest.approx(choice.compute_ms, abs=1e-3)
     assert any(one.resource.startswith(str(choice.limited_by)) for one in line.resources)
+    computed_ms = line.weights_ms + line.forward_ms + line.backward_ms
+    assert line.blocks[-1].ready_ms == pytest.approx(computed_ms, abs=1e-3)
+    assert line.blocks[-1].through_ms <= computed_ms + line.gradients_ms + 1e-3

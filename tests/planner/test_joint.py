@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo import planner
@@ -79,6 +79,7 @@ def test_the_exchange_of_two_hosts_is_that_of_their_sums_over_each_network_path(
     assert network_ms(without_nccl(four)) == pytest.approx(1.5 * network_ms(without_nccl(slow)), rel=1e-3)
 
 
+@settings(max_examples=5)
 @given(
     st.lists(st.integers(1, 8), min_size=2, max_size=4),
     st.floats(0.4, 10.0),

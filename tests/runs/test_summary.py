@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.report import document_lines, run_document
@@ -211,6 +211,7 @@ def test_a_lost_loss_is_reported_once_with_the_step_it_began() -> None:
     assert in_warmup.warmup_steps == 1
 
 
+@settings(max_examples=5)
 @given(st.integers(0, len(EVENTS)), st.integers(0, len(EVENTS)))
 def test_every_beginning_of_a_run_gives_a_result_and_counts_only_grow(a: int, b: int) -> None:
     shorter, longer = (summarise(EVENTS[:length]) for length in sorted((a, b)))

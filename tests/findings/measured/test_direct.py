@@ -6,7 +6,7 @@ from itertools import combinations, permutations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -112,6 +112,7 @@ def of_pairs(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[Pair, Any
     return st.fixed_dictionaries(dict.fromkeys(FOUR, values))
 
 
+@settings(max_examples=6)
 @given(
     hops=of_pairs(st.sampled_from([*Hop, None])),
     nvlinks=of_pairs(st.sampled_from([0, 0, 0, 4])),

@@ -147,7 +147,7 @@ def noisy(rates: Rates, noise: list[float]) -> dict[Pair, float]:
 NOISE = st.lists(st.floats(0.98, 1.02), min_size=56, max_size=56)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(box=BOXES, noise=NOISE, gpu=st.integers(0, 7), share=st.floats(0.1, 0.8))
 def test_noise_accuses_none_and_whichever_gpu_is_slow_it_is_accused_and_no_other(
     box: tuple[str, float, int], noise: list[float], gpu: int, share: float

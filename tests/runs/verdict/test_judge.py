@@ -129,13 +129,13 @@ def test_the_steps_that_a_verdict_asks_for_exclude_five_percent(towers: int) -> 
 
 def test_a_difference_as_large_as_the_resolution_is_named() -> None:
     found = 0
-    for seed in range(8):
+    for seed in range(6):
         run = InventedRun(2, slow={1: 0.06}, noise=Noise(own=0.03, stalls=0.0), seed=seed)
         check = check_run(run, count=200)
         resolved = there(check.devices[1].resolution_percent)
         assert 4.5 < resolved < 6.3
         found += 1 in named(check)
-    assert found >= 7  # of 8; 95 % are 7.6
+    assert found >= 5  # of 6; 95 % are 5.7
 
 
 def test_a_tower_that_was_slow_in_the_first_half_is_named_with_the_steps() -> None:
