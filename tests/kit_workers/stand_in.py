@@ -32,11 +32,12 @@ def behaves(behaviour: str) -> str:
 def write_python(folder: Path, module: str, command: str) -> str:
     """Write a program that stands for Python, but runs a command of a shell for `-m MODULE`. Return its path.
 
-    The command gets the arguments of the module as "$@".
+    The command gets the arguments of the module as "$@". Any other module runs by `sys.executable`, which may
+    be such a program too.
     """
     folder.mkdir(exist_ok=True)
     python = folder / "python"
-    python.write_text(_SCRIPT.format(module=module, command=command, python=PYTHON))
+    python.write_text(_SCRIPT.format(module=module, command=command, python=sys.executable))
     python.chmod(0o755)
     return str(python)
 

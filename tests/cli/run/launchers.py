@@ -2,9 +2,7 @@
 
 Its worker and server pretend, or with `trains` are real: forks of this process if it has TensorFlow loaded.
 WHAT: JSON with `trains` or the behaviour of a `worker` that pretends (see `misbehave`), `silent_s`: after
-which a host is gone,
-`machine`: a scenario of the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before
-another one has.
+which a host is gone, `machine`: a scenario of the kit, whose GPUs this host has.
 """
 
 import atexit
