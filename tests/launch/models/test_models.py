@@ -15,7 +15,7 @@ from gputopo.workload import known_architectures, workload_names
 from gputopo.launch.models import NetworkModel, Stream, TowerRows, build_model, parameter_count
 from gputopo.launch.models.layers import cut_normal, normal, uniform
 from gputopo.launch.train.inputs import examples
-from tests.launch.train.steps_process import tiny  # it has all kinds of layers but a shortcut
+from tests.launch.train.process import tiny  # it has all kinds of layers but a shortcut
 
 models = {name: build_model(name) for name in workload_names()}
 answer = {"parameters": {name: parameter_count(model) for name, model in models.items()}}
