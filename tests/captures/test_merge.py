@@ -19,6 +19,7 @@ from gputopo.values.machine import (
     Host,
     Link,
     Machine,
+    MemoryMib,
     Nic,
     NumaNode,
     Pcie,
@@ -156,6 +157,16 @@ def test_every_reading_is_in_a_sample(captures: list[Machine]) -> None:
         assert any(_is_part(capture, sample) for sample in samples)
 
 
+@given(machines(), machines(), machines())
+def test_merging_never_loses_a_link(first: Machine, second: Machine, third: Machine) -> None:
+    merged = merge([first, second, third])
+    for link in (link for one in (first, second, third) for link in one.links):
+        got = merged.link(link.a, link.b)
+        known = {gpu.index for gpu in merged.gpus}
+        assert got is not None or not {link.a, link.b} <= known
+        assert got is None or link.hop is None or got.hop is not None
+
+
 def test_a_contradiction_names_the_fact_and_what_each_source_reported() -> None:
     one = box("live", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.PIX, nvlinks=0),))
     two = box("live", Gpu(index=0), Gpu(index=1), links=(Link(a=0, b=1, hop=Hop.SYS, nvlinks=2),))
@@ -224,6 +235,29 @@ def test_numbers_of_a_cuda_program_are_turned_where_any_capture_reports_cudas_or
     assert [gpu.name for gpu in merge([first, program]).gpus] == ["large", "small"]
 
 
+def test_gpus_are_matched_by_uuid_even_where_addresses_moved() -> None:
+    one = box("a", Gpu(index=0, uuid="GPU-x", pci_address="0000:05:00.0"))
+    two = box("b", Gpu(index=0, uuid="GPU-y", pci_address="0000:05:00.0", name="y"))
+    merged = merge([one, two])
+    assert merged.gpus[0].name is None or merged.gpus[0].uuid == "GPU-x"
+    assert any(c.fact.startswith("gpus[0].") for c in merged.contradictions)
+
+
+def test_captures_of_another_box_add_nothing_and_report_it() -> None:
+    one = box("a", Gpu(index=0, pci_address="0000:05:00.0"))
+    two = box("b", Gpu(index=0, pci_address="0000:41:00.0", name="stranger"))
+    merged = merge([one, two])
+    assert merged.gpus == one.gpus
+    said = {"a": "0000:05:00.0", "b": "0000:41:00.0"}
+    assert merged.contradictions == (Contradiction(fact="gpus[0].pci_address", said=said),)
+
+
+def test_another_number_of_gpus_is_a_contradiction() -> None:
+    merged = merge([box("a", Gpu(index=0)), box("b", Gpu(index=0), Gpu(index=1))])
+    assert [gpu.index for gpu in merged.gpus] == [0]
+    assert merged.contradictions == (Contradiction(fact="gpus", said={"a": "1 GPU", "b": "2 GPUs"}),)
+
+
 def test_a_machine_that_has_no_device_is_not_given_one() -> None:
     none = Machine(source="live", driver=Driver(status="no_device"))
     merged = merge([none, box("nvidia-smi topo", Gpu(index=0))])
@@ -237,6 +271,21 @@ def test_a_capture_that_counts_no_gpus_takes_them_from_the_next() -> None:
     merged = merge([broken, box("nvidia-smi topo", Gpu(index=0), driver=Driver(status="not_read"))])
     assert len(merged.gpus) == 1
     assert (merged.driver.status, merged.host.sockets) == ("not_loaded", 2)
+    assert merged.contradictions == ()
+
+
+def test_readings_that_change_from_second_to_second_do_not_contradict() -> None:
+    def at(draw: float, clock: int, used: int) -> Gpu:
+        return Gpu(
+            index=0,
+            power_w=PowerW(draw=draw, limit=300.0),
+            clocks_mhz=ClocksMhz(sm=ClockMhz(now=clock, max=1980)),
+            memory_mib=MemoryMib(used=used, total=80000),
+            pstate=f"P{used}",
+        )
+
+    merged = merge([box("a", at(50.0, 300, 0)), box("b", at(290.0, 1900, 2))])
+    assert [one.gpus[0] for one in at_samples(merged)] == [at(50.0, 300, 0), at(290.0, 1900, 2)]
     assert merged.contradictions == ()
 
 

@@ -14,6 +14,7 @@ from gputopo.values import schema
 from gputopo.values.bandwidth import (
     Bandwidth,
     CopyRate,
+    CopyRateKind,
     Failure,
     NotMeasured,
     Samples,
@@ -275,6 +276,50 @@ def test_a_capture_of_which_the_machine_is_not_known_is_not_filed(call: Call, re
     done = call("bandwidth", "--from", recorded, "--save")
     assert done.code == 2
     assert "the machine cannot be identified" in done.err
+
+
+CARDS = tuple(Gpu(index=index, name="GeForce GTX 1070") for index in range(2))
+
+
+PAIR = Machine(source="mine", gpus=CARDS, links=(Link(a=0, b=1, hop=Hop.PIX),))
+
+
+def copied(kind: CopyRateKind, gb_per_s: float) -> CopyRate:
+    """Return copies from the host to GPU 0, or from GPU 0 to GPU 1."""
+    ends = (End("host"), End("gpu:0")) if kind == "h2d" else (End("gpu:0"), End("gpu:1"))
+    return CopyRate(kind=kind, source=ends[0], destination=ends[1], median_gb_per_s=gb_per_s, bytes=10**8)
+
+
+def with_copies(path: Path, *copies: CopyRate) -> Path:
+    return write(path, PAIR, Bandwidth(source="x", samples=Samples(copies)))
+
+
+@pytest.mark.parametrize(
+    ("copies", "what"),
+    [
+        ((copied("p2p_direct", 90.0),), "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8"),
+        ((copied("h2d", 90.0),), "90.0 GB/s host to gpu:0"),
+        ((copied("p2p_direct", 12.0), copied("bidirectional", 40.0)), "40.0 GB/s"),
+    ],
+)
+def test_bandwidth_that_contradicts_physics_or_itself_is_not_planned_with(
+    call: Call, tmp_path: Path, copies: tuple[CopyRate, ...], what: str
+) -> None:
+    file = with_copies(tmp_path / "machine.json", *copies)
+    done = call("plan", "--from", file, "--model", "alexnet")
+    assert (done.code, done.out) == (2, "")
+    said, hint = done.err.splitlines()
+    assert said.startswith("gputopo: the measured bandwidth is impossible or contradicts itself: ")
+    assert what in said
+    assert "measure again" in hint
+
+
+def test_two_captures_that_contradict_one_another_are_not_planned_with(call: Call, tmp_path: Path) -> None:
+    speeds = (12.0, 3.0, 11.5)
+    files = [with_copies(tmp_path / f"{speed}.json", copied("h2d", speed)) for speed in speeds]
+    asked = ("plan", "--model", "alexnet", "--from", files[0], "--from")
+    assert "measured with 3.00 and with 12.0 GB/s" in call(*asked, files[1]).err
+    assert call(*asked, files[2]).code == 0
 
 
 def test_bandwidth_that_contradicts_physics_is_not_planned_with(call: Call, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from gputopo.prediction import paths_of
 from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
-from gputopo.values.machine import Gpu, Machine, Pcie
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
 from gputopo.values.run.plan import Plan, WhatIf
 from tests import there
 from tests.matrices import machine_of
@@ -136,6 +136,55 @@ def test_every_bridge_between_few_gpus_is_tried(count: int, tried: int) -> None:
     machines = planned(box(*[16] * count, name="GeForce RTX 3090"))
     bridges = [[(link.a, link.b) for link in machine.links if link.nvlinks] for machine in machines]
     assert len({pair for pairs in bridges for pair in pairs}) == tried
+
+
+def tree(*, acs: bool = False) -> Machine:
+    """Return two GPUs behind a switch, and a third in a port of another socket."""
+    root = {"kind": "bridge", "max_speed_gt_per_s": 8.0, "max_width": 16, "acs": False}
+    ports = {
+        "0000:00:01.0": ("pci0000:00", None, 0, 16),
+        "0000:01:00.0": ("pci0000:00", "0000:00:01.0", 0, 16),
+        "0000:02:00.0": ("pci0000:00", "0000:01:00.0", 0, 16),
+        "0000:02:01.0": ("pci0000:00", "0000:01:00.0", 0, 16),
+        "0000:80:02.0": ("pci0000:80", None, 1, 4),
+    }
+    nodes = [
+        msgspec.convert(
+            {**root, "address": address, "root": at, "parent": parent, "numa_node": node, "max_width": width},
+            PciNode,
+        )
+        for address, (at, parent, node, width) in ports.items()
+    ]
+    nodes = [msgspec.structs.replace(one, acs=acs and one.address.startswith("0000:02:0")) for one in nodes]
+    places = {"0000:03:00.0": "0000:02:00.0", "0000:04:00.0": "0000:02:01.0", "0000:81:00.0": "0000:80:02.0"}
+    roots = {"0000:80:02.0": "pci0000:80"}
+    cards = [
+        PciNode(address=address, root=roots.get(port, "pci0000:00"), parent=port, kind="gpu")
+        for address, port in places.items()
+    ]
+    hops = {(0, 1): Hop.PIX, (0, 2): Hop.SYS, (1, 2): Hop.SYS}
+    return Machine(
+        source="a test",
+        gpus=tuple(
+            Gpu(
+                index=index,
+                name="Tesla P100-PCIE-16GB",
+                pci_address=address,
+                pcie=Pcie(gen_max=3, width_now=width, width_max=width),
+            )
+            for index, (address, width) in enumerate(zip(places, (16, 16, 4), strict=True))
+        ),
+        links=tuple(Link(a=a, b=b, hop=hop) for (a, b), hop in hops.items()),
+        pci=(*nodes, *cards),
+    )
+
+
+def test_without_acs_gpus_of_a_switch_copy_directly() -> None:
+    with_acs, without = tree(acs=True), tree()
+    assert paths_of(with_acs).pair(0, 1).gb_per_s < paths_of(without).pair(0, 1).gb_per_s
+    assert paths_of(planned(with_acs, "acs off")[1]) == paths_of(planned(without, "acs off")[0])
+    redirects = [any(node.acs for node in machine.pci) for machine in planned(with_acs)]
+    assert False in redirects, "it is tried"
 
 
 @pytest.mark.parametrize(

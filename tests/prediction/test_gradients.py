@@ -1,7 +1,5 @@
 """What reductions send by prediction, against the copies between devices in the graphs of the core."""
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 from gputopo.prediction import GradientBlock, ModelCosts, Paths, Placement, StepPredictor, require_program
 from gputopo.values.run.all_reduce import NAMES
 from tests.launch.forks import answer_of
+from tests.prediction.invented import models, through
 from tests.prediction.sent import COUNTS, HOST, ON_HOST, SIZES, SPREAD
 
 REDUCTIONS = tuple(name for name in NAMES if Placement("replicated", None, name).traffic is not None)
@@ -70,28 +69,6 @@ def test_the_host_has_all_gradients_once_in_as_many_pieces_as_predicted(
 def test_the_first_tower_has_all_gradients_of_one_device(graphs: dict[str, Graph]) -> None:
     to_first, _ = graphs["one_device 3"]
     assert to_first == pytest.approx({pair: 1.0 for tower in (1, 2) for pair in ((tower, 0), (0, tower))})
-
-
-def models() -> st.SearchStrategy[ModelCosts]:
-    """Return models of one to eight blocks with one or two variables each."""
-    block = st.tuples(st.lists(st.integers(1, 25 * 10**6), min_size=1, max_size=2), st.floats(0.01, 1.0))
-    return st.lists(block, min_size=1, max_size=8).map(_model)
-
-
-def _model(parts: Sequence[tuple[Sequence[int], float]]) -> ModelCosts:
-    whole = sum(cost for _, cost in parts)
-    return ModelCosts(
-        tuple(GradientBlock(4 * sum(sizes), cost / whole) for sizes, cost in parts),
-        tuple(size for sizes, _ in parts for size in sizes),
-        tuple(f"block{number}" for number in range(len(parts))),
-    )
-
-
-def through(blocks: Sequence[GradientBlock], overlap: float, seconds_per_byte: float) -> tuple[float, ...]:
-    """Return when the gradients of each block, the last one first, are through a link; backward: a second."""
-    program = msgspec.structs.replace(require_program("gputopo"), overlap=overlap)
-    predictor = StepPredictor(ModelCosts(tuple(blocks), ()), program, Paths({}, {}, ()))
-    return predictor.terms(Placement("independent"), 1).line.through(seconds_per_byte)
 
 
 def test_reductions_of_which_no_figure_is_published_are_not_predicted() -> None:

@@ -12,6 +12,7 @@ from gputopo.values.run.program import PROGRAM
 from gputopo.values.run.verdict import (
     AS_PLANNED,
     FAULTY,
+    NOT_CHECKED,
     NOT_JUDGED,
     NOT_SEEN,
     OUTSIDE,
@@ -190,3 +191,27 @@ def test_a_program_that_is_seen_nowhere_is_reported_after_a_while() -> None:
     assert placed(*nowhere, seconds=30.0) == (NOT_SEEN, None)
     word, news = placed(*nowhere, seconds=60.0)
     assert (word, news) == (NOT_SEEN, "the program was seen on no GPU in 60 s; planned: GPUs 0-1")
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        {"processes": 2, "other_processes": None},  # numbers of another namespace
+        {},  # the driver does not answer
+        {"processes": 0, "other_processes": 0, "gpu_utilization_percent": 90},  # it lists none of them
+    ],
+)
+def test_where_nvml_lists_no_process_it_is_not_checked(gpu: dict[str, Any]) -> None:
+    gpus = [GpuSample(gpu=index, **gpu) for index in (0, 1)]
+    assert placed(*gpus, seconds=120.0) == (NOT_CHECKED, None)
+
+
+def test_memory_that_grows_shows_a_program_that_nvml_does_not_list() -> None:
+    samples = (
+        Sample(
+            time_s=time_s,
+            gpus=(GpuSample(gpu=0, processes=0, other_processes=0, memory_used_mib=mib),),
+        )
+        for time_s, mib in ((0.0, 10), (100.0, 4000))
+    )
+    assert there(summary_of(1, *samples).result().placed).word == NOT_CHECKED

@@ -147,11 +147,60 @@ def test_a_file_of_a_later_version_is_neither_read_nor_written(tmp_path: Path) -
     assert box.path.read_bytes() == before
 
 
+def test_a_full_disk_is_reported_in_one_line_and_what_was_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = BoxHistory(tmp_path)
+    box.save(MACHINE, session(1.0), saved_at=1.0)
+    connect = sqlite3.connect
+
+    def full(*arguments: object, **more: object) -> sqlite3.Connection:
+        connection = connect(*arguments, **more)  # type: ignore[call-overload]
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        assert isinstance(connection, sqlite3.Connection)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    large = bandwidth_of(8)
+    with pytest.raises(InputError, match="no space left"):
+        box.save(MACHINE, large, saved_at=2.0)
+    found = there(box.latest(MACHINE))
+    assert found.saved_at == 1.0
+
+
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write") as error:
         BoxHistory(tmp_path / "file").save(MACHINE, session(1.0), saved_at=0.0)
     assert "GPUTOPO_HOME" in error.value.hint
+
+
+def test_a_writer_that_waits_too_long_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+
+    def impatient(*arguments: Any, **more: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **{**more, "timeout": 0.0})
+        assert isinstance(connection, sqlite3.Connection)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", impatient)
+    box = BoxHistory(tmp_path)
+    box.save(MACHINE, session(1.0), saved_at=0.0)
+    holder = sqlite3.connect(box.path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InputError, match="in use"):
+        box.save(MACHINE, session(2.0), saved_at=0.0)
+    holder.execute("COMMIT")
+    holder.close()
+
+
+def test_the_date_is_that_of_measuring_and_of_filing_where_that_is_all_that_is_known() -> None:
+    measured = Saved(bandwidth=session(1.0), machine=MACHINE, saved_at=0.0)
+    assert measured.date == "2026-11-18 11:06 UTC"
+    read = Saved(bandwidth=session(1.0, measured_at=None), machine=MACHINE, saved_at=0.0)
+    assert read.date.endswith("(saved 1970-01-01 00:00 UTC)")
+    assert Saved(bandwidth=session(1.0, measured_at=1e300), machine=MACHINE, saved_at=0.0).date
 
 
 def between(*hosts: str, rate: float = 1.0) -> Bandwidth:

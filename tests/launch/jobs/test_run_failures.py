@@ -112,9 +112,15 @@ def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason_and_its_s
     assert summarise(run.written()).status == "failed"
 
 
-def test_a_worker_that_is_stopped_is_ended_nevertheless(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [("is_stopped", "the worker is stopped (SIGSTOP)"), ("ignores_sigterm_and_hangs", "the worker waits")],
+)
+def test_a_worker_that_is_stopped_or_ignores_sigterm_is_ended_nevertheless(
+    run: Run, behaviour: str, words: str
+) -> None:
     impatient = WorkerLimits(after_term=0.2, patience=HangLimits(factor=1, min_s=0.2))
-    assert "the worker is stopped (SIGSTOP)" in failure(run("is_stopped", limits=impatient)).cause
+    assert words in failure(run(behaviour, limits=impatient)).cause
 
 
 def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(run: Run) -> None:
@@ -122,6 +128,11 @@ def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(ru
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
     assert "in starting TensorFlow and building the model; the worker waits" in failed.cause
+
+
+def test_the_first_failure_counts(run: Run) -> None:
+    outcome = run("reports_two_failures")
+    assert (failure(outcome).cause, outcome.exit_code) == ("the first", 3)
 
 
 def test_an_event_that_is_cut_short_is_an_error_where_the_worker_calls_it_a_success(run: Run) -> None:
@@ -136,6 +147,11 @@ def test_what_is_no_event_ends_the_run_and_is_shown(run: Run) -> None:
     assert (failed.kind, outcome.exit_code) == ("error", 3)
     assert "not an event" in failed.cause
     assert [type(event) for event in run.written()] == [RunStarted, Step, RankFailed, RunFinished]
+
+
+def test_a_worker_that_ends_well_without_a_step_has_failed(run: Run) -> None:
+    outcome = run("nothing")
+    assert (failure(outcome).cause, outcome.exit_code) == ("the worker ended without a counted step", 3)
 
 
 def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run) -> None:

@@ -32,7 +32,6 @@ HIT: dict[str, dict[str, Any]] = {
     },
     "compiled": {
         **SERVER,
-        "devices": [{"tower": 0, "device": "/CPU:0"}],  # each tower is compiled for a second
         "data_format": "NCHW",
         "precision": {**AUTO, "xla": True},
         "overflow": {"tower": 0, "steps": [2]},
@@ -55,6 +54,7 @@ def cases() -> dict[str, dict[str, Any]]:
     bf16 = {"compute": "bf16", "auto_loss_scale": True, "loss_scale": MAX_SCALE, "loss_scale_steps": 1}
     found |= {"plain": tiny, "bf16": {**tiny, "precision": bf16}}
     fp16 = {"compute": "fp16", "loss_scale": 128.0}
+    found["fp16"] = {**tiny, "precision": fp16}
     found["fp16-nchw"] = {**tiny, "precision": fp16, "data_format": "NCHW"}
     return found
 
@@ -104,7 +104,7 @@ def test_an_independent_tower_leaves_out_its_own_steps_alone_and_its_scale_stays
 
 def test_compiled_towers_train_as_computed_by_hand_and_skip_steps_too(ran: Found) -> None:
     found = ran["compiled"]
-    oracle = normed(found, slices(found, 1), STEPS - 1)
+    oracle = normed(found, slices(found, TOWERS), STEPS - 1)
     assert np.delete(found["joint"], 2) == pytest.approx(oracle[0], rel=TOLERANCE)
     is_trained(found, 0, oracle)
     assert found["scale"] == {"scales": [32.0], "skipped": [1]}
@@ -120,12 +120,13 @@ def test_no_scale_is_larger_than_the_limit(ran: Found) -> None:
     assert ran["bf16"]["scale"] == {"scales": [MAX_SCALE], "skipped": [0]}
 
 
-def test_a_short_type_trains_like_float32_within_its_digits(ran: Found) -> None:
-    found, plain = ran["bf16"], ran["plain"]
-    # A loss near 2 of a few layers, each rounding to 8 bits: a few units of the last place. Adam moves a
-    # weight by the whole rate whatever its gradient is, so a sign lost to rounding counts in later steps.
-    np.testing.assert_allclose(found["losses"][0], plain["losses"][0], rtol=8 * 2.0**-BF16_DIGITS)
-    np.testing.assert_allclose(found["losses"], plain["losses"], rtol=24 * 2.0**-BF16_DIGITS)
+@pytest.mark.parametrize(("compute", "digits"), [("bf16", BF16_DIGITS), ("fp16", FP16_DIGITS)])
+def test_a_short_type_trains_like_float32_within_its_digits(ran: Found, compute: str, digits: int) -> None:
+    found, plain = ran[compute], ran["plain"]
+    # A loss near 2 of a few layers, each rounding to so many bits: a few units of the last place. Adam moves
+    # a weight by the whole rate whatever its gradient is, so a sign lost to rounding counts in later steps.
+    np.testing.assert_allclose(found["losses"][0], plain["losses"][0], rtol=8 * 2.0**-digits)
+    np.testing.assert_allclose(found["losses"], plain["losses"], rtol=24 * 2.0**-digits)
     assert (found["losses"] != plain["losses"]).any(), "it really computes in the short type"
     assert all(array.dtype == np.float32 for name, array in found.items() if name.startswith("last"))
     # Statistics and parameters of the norm are not rounded to the short type.
