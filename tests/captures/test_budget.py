@@ -65,3 +65,8 @@ def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
     text = f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpu}]}}'
     with pytest.raises(InputError, match=r"cannot be|not a valid"):
         read_text(text, origin="x")
+
+
+def test_blanks_without_end_are_read_in_linear_time() -> None:
+    with limited_time("x", 2.0), pytest.raises(InputError, match="in an unknown format"):
+        read_text(" " * 250_000 + "x\n", origin="x")

@@ -73,6 +73,12 @@ def test_what_is_no_readable_file_is_refused_by_its_kind(tmp_path: Path) -> None
     assert refused().what == "there is nothing to read"
 
 
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    if not Path("/dev/zero").exists():
+        pytest.skip("this system has no /dev/zero")
+    assert "larger than 64 MiB" in refused("/dev/zero").what
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

@@ -206,6 +206,13 @@ def test_an_event_before_the_last_boot_or_load_of_the_module_is_an_earlier_one(
     assert (finding.id, finding.severity) == (("driver.xid", "warning") if earlier else ("gpu.lost", "error"))
 
 
+def test_an_event_that_came_again_since_the_boot_is_one_of_this_boot() -> None:
+    text = f"{_STAMPS[0]}{XID_79}\n{_STAMPS[0]}{XID_79}\n{_STAMPS[1]}{XID_79}\n"
+    machine = read_text(text, origin="log")
+    assert [(event.earlier, event.count) for event in machine.kernel_events] == [(True, 2), (False, 1)]
+    assert [finding.id for finding in find(machine)] == ["gpu.lost"]
+
+
 @pytest.mark.parametrize(
     ("name", "stamp"), [("topo", "[ 1234.567890] "), ("nvlink -s", "[Tue Mar  5 10:01:02 2024] ")]
 )

@@ -83,6 +83,17 @@ MESSAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("message", "name"), samples.in_turn(MESSAGES, ["topo", "lspci -vvv", "nvlink -s"]))
+def test_an_error_next_to_any_text_is_found_and_hides_nothing(message: str, name: str) -> None:
+    bare = read(samples.ALL[name])
+    machine = read(f"{samples.ALL[name]}\n{message}\n")
+    (found,) = [one for one in find(machine) if one.id in ("program.error", machine_status(machine))]
+    id_, remedy = MESSAGES[message]
+    assert (found.id, found.severity != "info", remedy in there(found.remedy)) == (id_, True, True)
+    assert (machine.gpus, machine.links, machine.unread) == (bare.gpus, bare.links, bare.unread)
+    assert sum(of.not_understood for of in machine.lines) == len(bare.unread)
+
+
 @pytest.mark.parametrize("message", MESSAGES)
 def test_an_error_next_to_a_text_is_found_and_hides_nothing(message: str) -> None:
     bare = read(samples.TOPO)

@@ -23,6 +23,11 @@ BOX = Machine(
 )
 
 
+def test_a_recording_reads_back_as_the_same_machine() -> None:
+    for text in (schema.encode(BOX).decode(), schema.encode_pretty(BOX)):
+        assert read_text(text, origin="box.json") == BOX
+
+
 def test_an_inspection_gives_its_machine_and_its_findings_are_left() -> None:
     text = json.dumps(
         {

@@ -86,6 +86,12 @@ def test_gpus_of_other_models_are_of_two_machines(tmp_path: Path) -> None:
         loaded(tmp_path, *without)
 
 
+def test_gpus_at_other_addresses_are_of_two_machines(tmp_path: Path) -> None:
+    texts = [output("10:00:00", buses).replace("GPU UUID ", "Board ID ") for buses in ([1, 2], [3, 4])]
+    with pytest.raises(InputError, match="other PCI addresses"):
+        loaded(tmp_path, *texts)
+
+
 @pytest.mark.parametrize(("later", "in_one_file"), [([1, 3], True), ([1, 2, 3], False)])
 def test_a_gpu_that_is_listed_at_one_time_only_is_lost(
     tmp_path: Path, later: list[int], in_one_file: bool

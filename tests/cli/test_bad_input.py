@@ -81,6 +81,14 @@ def test_a_recording_that_fails_leaves_the_old_one(call: Call, tmp_path: Path, w
     assert place.read_text() == "the old one"
 
 
+def test_a_plan_without_a_gpu_or_a_driver_ends_with_3(call: Call, without_gpu: None) -> None:
+    done = call("plan", "--model", "alexnet")
+    assert (done.code, done.out) == (3, "")
+    assert len(done.err.splitlines()) == 2
+    assert "--from FILE" in done.err
+    assert "gputopo run" in done.err
+
+
 def test_a_plan_with_a_broken_driver_ends_with_3_and_the_finding(
     call: Call, with_broken_driver: None
 ) -> None:

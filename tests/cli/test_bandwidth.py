@@ -88,6 +88,13 @@ def test_json_is_the_bandwidth_with_machine_and_findings_and_can_be_read_again(
     assert call("bandwidth", "--from", tmp_path / "again.json", "--json").out == once
 
 
+def test_findings_make_exit_code_1_where_that_is_asked_for(call: Call, recorded: Path) -> None:
+    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 1
+    fine = msgspec.structs.replace(bandwidth_of(2), samples=(pair(0, 1, 12.5),), failures=())
+    write(recorded, machine_with(2), fine)
+    assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 0
+
+
 def test_corrupted_data_makes_exit_code_1_without_being_asked_for(
     call: Call, recorded: Path, measured: Measure, on_scenario: OnScenario
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.values import schema
+from gputopo.values.finding import Inspection
 from gputopo.values.machine import Contradiction, Gpu, Machine
 from tests.cli.conftest import ByName, Call
 from tests.kit import commands
@@ -39,6 +40,20 @@ def test_columns_sets_the_width_of_a_pipe(
     wide = call("inspect", "--all").out
     assert any("PCI address" in line and "Memory GiB" in line for line in wide.splitlines())
     assert 80 < max(map(len, wide.splitlines())) <= 160
+
+
+def test_identities_keeps_uuids_in_the_json_and_in_the_recording(
+    call: Call, on_scenario: ByName, tmp_path: Path
+) -> None:
+    on_scenario("dgx1")
+    recording = tmp_path / "machine.json"
+    shown = schema.decode(
+        call("inspect", "--json", "--identities", "--record", recording).out, Inspection, origin="stdout"
+    )
+    kept = schema.decode(recording.read_bytes(), Machine, origin="recording")
+    assert shown.machine == kept
+    assert len({gpu.uuid for gpu in kept.gpus}) == 8
+    assert all(gpu.uuid and gpu.uuid.startswith("GPU-") for gpu in kept.gpus)
 
 
 def test_a_machine_without_an_nvidia_device_reports_it_and_is_fine(call: Call, without_gpu: None) -> None:

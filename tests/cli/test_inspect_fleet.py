@@ -43,6 +43,12 @@ def test_the_odd_host_and_the_one_without_a_reading_are_named(call: Call, hosts:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+def test_a_folder_of_recordings_is_a_fleet(call: Call, hosts: list[Path]) -> None:
+    whole = call("inspect", "--from", hosts[0].parent, "--fleet", "--json")
+    assert whole.out == call("inspect", "--from", *hosts, "--fleet", "--json").out
+    assert whole.code == 0
+
+
 def test_the_document_and_markdown_name_the_same_hosts(call: Call, hosts: list[Path]) -> None:
     found = schema.decode(call("inspect", "--from", *hosts, "--fleet", "--json").out, Fleet, origin="stdout")
     assert (found.outliers, found.unread) == (("n2",), ("n4",))

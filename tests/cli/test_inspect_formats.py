@@ -1,10 +1,11 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputopo.captures import bundled_names
 from gputopo.values import schema
-from gputopo.values.machine import Gpu, GpuProcess, Machine
+from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
 from tests.cli.conftest import ByName, Call
 from tests.kit.scenarios import SCENARIOS
 from tests.report.exposition_grammar import read
@@ -63,6 +64,27 @@ def write(folder: Path, name: str, machine: Machine) -> Path:
     path = folder / name
     schema.write(path, machine)
     return path
+
+
+@pytest.fixture
+def two_readings(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a recording from before and one of now: of the second GPU the limit fell, and its link."""
+    old = Machine(
+        source="live",
+        gpus=tuple(
+            Gpu(index=n, pci_address=f"0000:0{n}:00.0", power_w=PowerW(limit=300.0), pcie=Pcie(width_now=16))
+            for n in (0, 1)
+        ),
+    )
+    changed = msgspec.structs.replace(old.gpus[1], power_w=PowerW(limit=250.0), pcie=Pcie(width_now=8))
+    new = msgspec.structs.replace(old, gpus=(old.gpus[0], changed))
+    return write(tmp_path, "old.json", old), write(tmp_path, "new.json", new)
+
+
+def test_diff_with_itself_states_that_nothing_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
+    old, _ = two_readings
+    assert "No difference." in call("inspect", "--from", old, "--diff", old).out
+    assert "No difference." in call("inspect", "--from", old, "--diff", old, "--format", "markdown").out
 
 
 def test_a_machine_does_not_differ_from_its_own_recording(

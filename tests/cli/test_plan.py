@@ -173,6 +173,35 @@ def test_the_peak_memory_of_an_earlier_run_decides_what_fits(
         assert call(*asked, int(done.err.split()[-1])).code == 0
 
 
+def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
+    plan = planned(call, *ALEXNET, "--gpus", "0,1", "--what-if")
+    assert plan.what_if is not None
+    assert (plan.what_if.changes, plan.what_if.asked) == (("all: x16",), False)
+
+
+def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:
+    speeds = "156,156,90,156,156,156,163"
+    asked = ("--from", "7gforce", "--model", "resnet50", "--single-gpu-images-per-sec", speeds)
+    unequal = planned(call, *asked, "--batch-size", "64").unequal
+    assert unequal is not None
+    assert sum(unequal.in_proportion.batch_sizes) == 7 * 64
+    assert unequal.use.startswith("--batch-size 6")
+    again = planned(call, *asked, *unequal.use.split())
+    assert again.choice.images_per_sec == unequal.in_proportion.images_per_sec
+    assert again.choice.batch_sizes == unequal.in_proportion.batch_sizes
+    assert again.unequal is not None
+    assert again.unequal.use == ""
+    assert planned(call, *asked, "--batch-size", "AUTO").choice.batch_sizes is not None
+
+
+def test_the_line_of_gradients_is_shown_and_in_the_json_where_asked_for(call: Call) -> None:
+    asked = (*ALEXNET, "--num-gpus", "4")
+    line = planned(call, *asked, "--explain").line
+    assert line is not None
+    assert [one.block for one in line.blocks][-1] == "conv1"
+    assert planned(call, *asked).line is None
+
+
 ASKED = ("--model", "alexnet", "--num-gpus", 4)
 
 

@@ -70,6 +70,22 @@ def test_logs_and_runs_make_one_report_in_every_form(call: Call, tmp_path: Path)
     assert "<title>Training throughput" in call(*words, "--format", "html").out
 
 
+def test_what_was_exported_is_the_same_when_it_is_read_again(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(log())
+    (tmp_path / "failed.log").write_text(log(total=None, tail="Killed"))
+    first = study(call, tmp_path)
+    for form in ("csv", "json"):
+        file = tmp_path / "out" / f"study.{form}"
+        file.parent.mkdir(exist_ok=True)
+        assert call("report", str(tmp_path / "a.log"), str(tmp_path / "failed.log"), "--format", form,
+                    "--output", str(file)).code == 0  # fmt: skip
+        again = study(call, file)
+        assert [cell.images_per_sec for cell in again.figures.cells] == [
+            cell.images_per_sec for cell in first.figures.cells
+        ]
+        assert [cell.failed for cell in again.figures.cells] == [cell.failed for cell in first.figures.cells]
+
+
 def test_a_killed_run_has_its_reason_and_no_figure_and_fails_where_asked(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "good", 1)
     run_folder(tmp_path / "killed", 2, killed=True)

@@ -1,5 +1,6 @@
 """`gputopo screen`: with a worker that only pretends."""
 
+import re
 from pathlib import Path
 
 from gputopo.values import schema
@@ -127,3 +128,22 @@ def test_where_nothing_could_be_run_the_cause_and_the_logs_are_named(
     assert what.startswith("gputopo: no device could be run: ")
     assert hint.startswith("  see the logs of the runs in ")
     assert all(run.failure for run in stored(tmp_path / "out").runs)
+
+
+def test_a_refusal_suggests_only_options_that_screen_has(call: Call, without_gpu: None) -> None:
+    known = set(re.findall(r"--[a-z][a-z-]*", call("screen", "--help-all").out))
+    cases: list[tuple[str, str]] = [
+        ("--from 7gforce", "--from"),
+        ("--batch-size 0", "--batch-size"),
+        ("--seconds 0", "--seconds"),
+        ("--gpus 0", "--gpus"),
+        ("--cpu --gpus 0-3", "--gpus"),
+        ("--exclude 1", "--exclude"),
+        ("--num 2", "--num"),
+    ]
+    for options, what in cases:
+        done = call("screen", "--model", "alexnet", *options.split())
+        assert (done.code, done.out) == (2, "")
+        said, hint = done.err.splitlines()
+        assert what in said
+        assert set(re.findall(r"--[a-z][a-z-]*", hint)) <= known | {"--help"}

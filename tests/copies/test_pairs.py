@@ -63,6 +63,11 @@ def test_a_number_that_is_not_valid_is_no_speed_and_several_runs_stand_with_thei
     )
 
 
+def test_a_path_that_is_slower_by_noise_only_is_not_called_slower() -> None:
+    assert PairSpeed(0.82, "staged", 0.815, 0.82).says == "measured 0.82 GB/s, staged"
+    assert PairSpeed(0.82, "staged", 0.73, 0.82).says.endswith("direct is slower: 0.73 GB/s")
+
+
 def every(count: int) -> set[Pair]:
     return set(permutations(range(count), 2))
 

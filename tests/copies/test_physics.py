@@ -1,22 +1,26 @@
 """What physics forbids, on numbers made by hand: nothing sound is invalid, nothing impossible is used."""
 
 import pathlib
+import random
 from collections.abc import Sequence
 from itertools import permutations
+from typing import Any, get_args
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import captures
-from gputopo.copies import checked
+from gputopo.copies import checked, memory_limit
 from gputopo.reference import known_gpus, over_nvlink
 from gputopo.values.bandwidth import (
     Bandwidth,
+    CopyLatency,
     CopyRate,
     CopyRateKind,
     Expectation,
     Path,
+    Sample,
     Samples,
 )
 from gputopo.values.ends import End
@@ -24,6 +28,8 @@ from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import host_copies, judged
 from tests.invented_bandwidths import bandwidth_of, machine_with
 from tests.kit.golden import assert_golden
+
+NAMES = [None, "A GPU of tomorrow", *(row.name for row in known_gpus())]
 
 MIB = 2**20
 SMALL = 32_000_000  # bytes
@@ -162,6 +168,52 @@ def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() ->
     assert not list(judged([msgspec.structs.replace(found, expectation=Expectation(low_gb_per_s=28.0))]))
     (agreeing,) = check(machine, host(24.0, run="1"), host(24.5, run="2"))
     assert list(judged([agreeing])) == [agreeing]
+
+
+PLACES = tuple(map(End, ("host", "gpu:0", "gpu:1", "gpus", "node:0")))
+
+
+OF_BOTH: dict[str, Any] = {
+    "source": st.sampled_from(PLACES),
+    "destination": st.sampled_from(PLACES),
+    "bytes": st.sampled_from((None, 4096, 32_000_000)),
+    "method": st.sampled_from((None, "driver", "copy_engine", "kernel_read")),
+    "path": st.sampled_from((None, "direct", "staged")),
+    "group": st.sampled_from((None, "all")),
+    "run": st.sampled_from((None, "1", "2")),
+}
+
+
+COPIES = st.builds(
+    CopyRate,
+    kind=st.sampled_from(get_args(CopyRateKind)),
+    median_gb_per_s=st.one_of(st.none(), st.floats(0.01, 20_000.0)),
+    invalid=st.sampled_from((None, "cache", "above_link", "inconsistent")),
+    **OF_BOTH,
+)
+
+
+LATENCIES = st.builds(CopyLatency, median_us=st.floats(0.1, 100.0), **OF_BOTH)
+
+
+SAMPLES = st.one_of(COPIES, LATENCIES)
+
+
+@given(st.lists(SAMPLES, max_size=12), st.sampled_from(NAMES), st.randoms(use_true_random=False))
+def test_whatever_is_read_no_valid_number_is_impossible_and_its_order_does_not_matter(
+    samples: list[Sample], name: str | None, mixed: random.Random
+) -> None:
+    machine = box(name, name)
+    found = checked(Bandwidth(source="test", samples=Samples(samples)), machine)
+    assert checked(found, machine) == found
+    limit = memory_limit(machine.gpus[0]).gb_per_s
+    for one in found.copies:
+        if one.kind == "d2d_local" and "gpu:" in one.source and one.median_gb_per_s:
+            assert (one.invalid == "cache") == (one.median_gb_per_s > limit)
+    shuffled = [*samples]
+    mixed.shuffle(shuffled)
+    again = checked(Bandwidth(source="test", samples=Samples(shuffled)), machine)
+    assert sorted(map(repr, again.samples)) == sorted(map(repr, found.samples))
 
 
 # All numbers

@@ -142,6 +142,50 @@ def test_any_partition_into_switches_is_found(cuts: list[int], shares: list[floa
     assert found(samples, start) == sets_of(uplinks)
 
 
+@given(
+    cuts=st.lists(st.integers(0, 7), min_size=0, max_size=6),
+    widths=st.lists(st.sampled_from([1.0, 1.0, 0.5, 0.25, 0.06]), min_size=8, max_size=8),
+    share=st.floats(0.3, 1.0),
+    back=st.floats(0.9, 1.15),
+    noise=st.floats(0.0, 0.08),
+    seed=st.integers(0, 10**6),
+    sets=st.sets(st.sampled_from(["pairs", "left out"])),
+)
+def test_groups_are_nested_or_disjoint_in_any_tree_and_noise(
+    cuts: list[int],
+    widths: list[float],
+    share: float,
+    back: float,
+    noise: float,
+    seed: int,
+    sets: set[str],
+) -> None:
+    alone = {gpu: X16 * width for gpu, width in enumerate(widths)}
+    uplinks: Uplinks = {}
+    parts = [frozenset(range(8))]
+    for cut in cuts:  # each cut parts a group of GPUs in two, down to pairs
+        part = next(part for part in parts if cut in part)
+        for half in (
+            frozenset(gpu for gpu in part if gpu < cut),
+            frozenset(gpu for gpu in part if gpu >= cut),
+        ):
+            if 1 < len(half) < len(part):
+                uplinks[half] = share * X16 * len(half) ** 0.5
+                parts = [half, *parts]
+    measured = [
+        *whole(8),
+        *(pairs(8) if "pairs" in sets else []),
+        *(left_out(8) if "left out" in sets else []),
+    ]
+    samples = session(8, uplinks, measured, alone, noise, seed)
+    other = {gpu: rate * back for gpu, rate in alone.items()}
+    samples += session(8, uplinks, measured, other, noise, seed + 1, kind="d2h")
+    groups = [set(group.gpus) for group in uplink_groups(samples, bare(8))]
+    for one, other_group in combinations(groups, 2):
+        assert one != other_group
+        assert not one & other_group or one < other_group or other_group < one
+
+
 # az-4x-m60 (rossumai/keras-multi-gpu): P2P is refused, so all copies are staged.
 AZ_ONE_WAY = [[0, 5.86, 5.28, 5.86], [5.86, 0, 5.86, 5.30], [5.29, 5.86, 0, 5.87], [5.87, 5.30, 5.87, 0]]
 AZ_BOTH = [[0, 10.40, 5.47, 10.23], [10.44, 0, 10.30, 5.47], [5.47, 10.50, 0, 10.26], [10.17, 5.47, 10.28, 0]]

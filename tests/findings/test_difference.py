@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.findings import machine_difference
+from gputopo.findings import find, machine_difference
 from gputopo.values import schema
 from gputopo.values.difference import Change, Difference
 from gputopo.values.finding import Finding
@@ -26,6 +26,7 @@ from gputopo.values.machine import (
     UtilizationPercent,
 )
 from tests.findings import boxes
+from tests.findings.faults import FAULTS
 
 
 def gpu(index: int = 0, **facts: Any) -> Gpu:
@@ -187,3 +188,11 @@ def test_findings_come_go_and_stay() -> None:
     assert ("configuration.persistence_off", "gpus:0-3") in in_short(forth.stayed)
     assert forth.went == ()
     assert (back.came, back.went) == ((), forth.came)
+
+
+def test_a_machine_has_the_same_findings_as_itself() -> None:
+    for change, _ in [*FAULTS.values()][::9]:
+        machine = change(boxes.sound())
+        found = machine_difference(machine, machine).findings
+        assert (found.came, found.went) == ((), ())
+        assert found.stayed == find(machine)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gputopo.values.finding import Finding
-from gputopo.values.machine import Machine
+from gputopo.values.machine import KernelEvent, Machine
 from tests.findings.boxes import Change, find, gpu, sound
 
 
@@ -49,6 +49,15 @@ def test_a_gpu_that_does_not_answer_is_an_error_with_the_reason(reason: str, id:
     (finding,) = find(msgspec.structs.replace(box, missing={"gpus[2]": reason}))
     assert (finding.id, finding.severity, finding.subject.text) == (id, "error", "gpu:2")
     assert finding.says.endswith(says)
+
+
+def test_the_xid_of_a_gpu_that_does_not_answer_is_named_with_it() -> None:
+    box = gpu(2, lost=True)(sound())
+    event = KernelEvent(kind="xid", code=79, text="NVRM: Xid", pci_address=box.gpus[2].pci_address)
+    found = find(msgspec.structs.replace(box, missing={"gpus[2]": "UNKNOWN"}, kernel_events=(event,)))
+    (finding,) = [finding for finding in found if finding.id == "gpu.no_answer"]
+    assert finding.says.endswith("refused with NVML's UNKNOWN; Xid 79 in the kernel log")
+    assert finding.evidence["kernel_events"][0]["code"] == 79
 
 
 def unlisted(container: str | None, driver: str = "nvidia", address: str = "0000:81:00.0") -> Machine:

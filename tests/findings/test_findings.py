@@ -52,6 +52,13 @@ def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverS
         assert broken.remedy
 
 
+def test_the_driver_that_holds_the_device_is_named() -> None:
+    node = PciNode(address="0000:05:00.0", root="pci0000:00", kind="gpu", vendor_id="10de", driver="nouveau")
+    found = only(msgspec.structs.replace(with_driver("other_driver"), pci=(node,)))
+    assert "nouveau" in found.says
+    assert found.evidence["pci_devices"] == {"0000:05:00.0": "nouveau"}
+
+
 @pytest.mark.parametrize("other", ["nvidia", None])
 @pytest.mark.parametrize(
     ("holder", "severity", "remedy"),

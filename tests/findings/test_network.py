@@ -129,6 +129,16 @@ facts = st.fixed_dictionaries(
 )
 
 
+@given(st.lists(facts, max_size=5), st.dictionaries(st.integers(0, 3), st.integers(0, 5)))
+def test_any_cards_give_findings_of_declared_severities_about_cards_that_there_are(
+    ports: list[dict[str, Any]], near: dict[int, int]
+) -> None:
+    one = machine(*(port(number, **known) for number, known in enumerate(ports)), near=near)
+    for finding in found(one):
+        assert set(finding.subject.nics) <= set(range(len(ports)))
+        assert finding.says
+
+
 @given(facts, st.integers(2, 6))
 def test_ports_with_the_same_facts_never_accuse_one_another(known: dict[str, Any], count: int) -> None:
     same = machine(*(port(number, **known) for number in range(count)), gpus=count)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -74,3 +75,8 @@ def test_counters_count_by_their_maximum() -> None:
 def test_a_busy_and_an_idle_sample_are_not_one_gpu() -> None:
     """The load of one and the clocks of the other would be a throttled GPU."""
     assert find(merged(IDLE, lambda machine: machine)) == ()
+
+
+def test_a_gpu_that_is_lost_in_one_sample_is_lost() -> None:
+    lost = find(msgspec.structs.replace(merged(gpu(1, lost=True), IDLE)))
+    assert "gpu.lost" in [one.id for one in lost]

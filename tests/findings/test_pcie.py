@@ -64,6 +64,11 @@ def test_the_generation_of_an_idle_link_is_unknown(idle: dict[str, object]) -> N
     assert reported(machine) == []
 
 
+def test_a_slow_link_under_load_is_a_fault() -> None:
+    machine = gpu(1, pstate="P2", pcie={"gen_now": 2})(sound())
+    assert reported(machine) == [("pcie.generation_degraded", "gpu:1", "warning")]
+
+
 def test_a_host_generation_below_what_runs_is_not_believed() -> None:
     # A GB300 reports 4 for the host while the link runs at 6.
     pcie = {"gen_now": 6, "gen_max": 6, "gen_max_device": 6, "gen_max_host": 4}

@@ -16,6 +16,11 @@ def test_a_counter_that_rises_between_two_samples_is_a_finding() -> None:
     assert found.evidence["rose"] == {"ecc.corrected_volatile": 4}
 
 
+def test_data_that_was_lost_is_a_warning() -> None:
+    (found,) = rising(at_times({"pcie.aer": {"fatal": 0}}, {"pcie.aer": {"fatal": 1}}))
+    assert found.severity == "warning"
+
+
 def test_a_counter_that_was_reset_starts_again() -> None:
     counts = [{"ecc.uncorrected_volatile": count} for count in (5, 0, 2)]
     assert rising(at_times(*counts))[0].evidence["rose"] == {"ecc.uncorrected_volatile": 2}

@@ -82,6 +82,11 @@ def test_cards_that_report_margins_are_judged_by_them(
     assert [finding.severity for finding in found] == ([severity] if severity else [])
 
 
+def test_a_cool_card_with_no_margin_is_not_believed() -> None:
+    reported = UNREPORTED | {"gpu": 64, "margin": -3}
+    assert find(gpu(1, temperature_c=reported)(sound())) == ()
+
+
 @pytest.mark.parametrize(
     ("spent", "severity"),
     [

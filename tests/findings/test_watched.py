@@ -1,10 +1,12 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.findings import rules
 from gputopo.reference import CLOCK_EVENT_BITS
 from gputopo.values.history import History
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
-from tests.findings.boxes import sound
+from tests.findings.boxes import IDS, every_gpu, sound
 from tests.findings.watched import IDLE, find_watched, found, samples, watched
 
 IDLING = GpuSample(gpu=1, **IDLE)
@@ -112,3 +114,41 @@ def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
     assert (finding.id, finding.severity, finding.subject.text) == ("gpu.lost", "error", "gpu:1")
     assert "no answer in 4 of 10 samples" in finding.says
     assert finding.evidence == {"silent_moments": 4, "moments": 10}
+
+
+@given(
+    st.lists(
+        st.builds(
+            MachineSample,
+            time_s=st.floats(0, 1e9),
+            gpus=st.lists(
+                st.builds(
+                    GpuSample,
+                    gpu=st.integers(0, 3),
+                    graphics_mhz=st.none() | st.integers(0, 3000),
+                    memory_mhz=st.none(),
+                    power_w=st.none() | st.floats(0, 700),
+                    temperature_c=st.none() | st.integers(0, 120),
+                    throttle_mask=st.none() | st.integers(0, 2**20),
+                    gpu_utilization_percent=st.none() | st.integers(0, 100),
+                    pcie_gen=st.none() | st.integers(0, 6),
+                    pcie_width=st.none() | st.sampled_from([1, 4, 8, 16]),
+                ),
+                max_size=4,
+            ).map(tuple),
+            xids=st.lists(
+                st.builds(Xid, code=st.integers(0, 200), gpu=st.none() | st.integers(0, 9)), max_size=3
+            ).map(tuple),
+        ),
+        max_size=30,
+    )
+)
+def test_no_history_raises_and_every_id_is_in_the_table(samples: list[MachineSample]) -> None:
+    history = History()
+    for sample in samples:
+        history.add(sample)
+    for machine in (sound(4), every_gpu(pcie={"gen_max": None})(sound(2))):
+        for finding in find_watched(machine, history):
+            assert finding.id in IDS
+            assert finding.remedy
+            assert 0 <= finding.evidence.get("share", 0) <= 1

@@ -267,6 +267,11 @@ def test_a_change_of_all_cells_below_the_noise_of_each_is_a_regression_and_no_ch
     assert alarms(KINDS[2], **few).by_pooled == 2
 
 
+def test_cells_that_are_noisier_than_assumed_make_no_more_false_alarms() -> None:
+    found = alarms(KINDS[0], studies=12, cells=40, noise=0.08, repeats=1, seed=2)
+    assert found.studies == 0
+
+
 def test_all_cells_together_are_stated_with_an_interval_and_decide() -> None:
     before = [run(100 + n % 3, batch_per_gpu=n) for n in range(20)]
     after = [run(94 + n % 4, batch_per_gpu=n) for n in range(20)]

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.planner import Request, hidden_gpus, plan_here, visible_gpus
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
@@ -100,3 +102,9 @@ def test_where_claims_are_in_the_way_the_exit_code_is_3(request_of: dict[str, An
 def test_a_request_that_could_not_be_met_without_claims_either_is_bad_usage() -> None:
     with pytest.raises(NoPlanError, match="this machine has 4"):
         plan_here(machine(), Request(num_gpus=5), {}, CLAIMED)
+
+
+@given(st.text(alphabet="0123456789,- GPUMIxa", max_size=30))
+def test_any_text_gives_gpus_that_are_there_each_once(value: str) -> None:
+    seen = visible(value)
+    assert seen is None or (set(seen) <= {0, 1, 2, 3} and len(set(seen)) == len(seen))

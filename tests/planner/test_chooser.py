@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
+from gputopo.prediction import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie
 from gputopo.values.run.all_reduce import NAMES
@@ -187,6 +188,13 @@ def test_the_nearest_gpus_are_taken_if_the_fastest_ones_are_clearly_slower_toget
     assert plan(narrow, asked).choice.gpus == (3, 4)
 
 
+def test_the_slow_gpu_of_unequal_ones_is_left_out() -> None:
+    found = plan(machine_of(SEVEN), request(num_gpus=6, single_gpu_images_per_sec=(9, 9, 2, 9, 9, 9, 9)))
+    assert found.choice.gpus == (0, 1, 3, 4, 5, 6)
+    slow = plan(machine_of(SEVEN), request(gpus=(0, 2), single_gpu_images_per_sec=(9, 2)))
+    assert slow.choice.limited_by == "compute of GPU 2"
+
+
 def test_gpus_in_use_are_chosen_last_however_fast_they_are() -> None:
     machine = changed(machine_of(SEVEN), 0, processes=(GpuProcess(pid=7, name="python", kind="compute"),))
     found = plan(machine, request(num_gpus=2, single_gpu_images_per_sec=(9, 9, 1, 1, 1, 1, 1)))
@@ -227,6 +235,17 @@ def test_a_range_wider_than_a_factor_of_two_is_no_number() -> None:
     assert found.evidence == "rule"
 
 
+def test_an_earlier_run_of_one_gpu_is_a_speed() -> None:
+    machine = machine_of(SEVEN)
+    named = msgspec.structs.replace(
+        machine, gpus=tuple(msgspec.structs.replace(gpu, name="GeForce GTX 1070") for gpu in machine.gpus)
+    )
+    history = (Figure("GeForce GTX 1070", "alexnet", 512, "fp32", 1234.0),)
+    found = plan(named, Request(num_gpus=1, model="alexnet", batch_size=512), history=history)
+    assert speed(found) == pytest.approx(1234.0)
+    assert "measured here" in there(found.prediction).single_gpu_source
+
+
 @pytest.mark.parametrize(
     ("fields", "words", "hint"),
     [
@@ -239,6 +258,13 @@ def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words:
     with pytest.raises(UsageError, match=words) as refused:
         plan(machine_of(SEVEN), request(num_gpus=2, **fields))
     assert hint in refused.value.hint
+
+
+def test_without_peer_access_a_parameter_server_is_the_cpu() -> None:
+    asked = Request(model="resnet50", variable_update="parameter_server")
+    for p2p, expected in (("CNS", "parameter_server cpu"), ("OK", "parameter_server gpu:spread")):
+        found = plan(machine_with("GeForce GTX 1080 Ti", p2p=p2p), asked).choice
+        assert mode_words(found) == expected
 
 
 EXPLAINED = Request(model="alexnet", single_gpu_images_per_sec=(1500.0,), explain=True)

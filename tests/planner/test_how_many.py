@@ -1,7 +1,9 @@
 """How many GPUs a job uses, and how its batch is divided among GPUs of different speeds."""
 
+import random
 import re
 from collections.abc import Sequence
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
@@ -11,11 +13,11 @@ from msgspec.structs import replace
 
 from gputopo import captures
 from gputopo.planner import Request, how_many_of_hosts, plan
-from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
+from gputopo.values.bandwidth import Bandwidth, CopyRate, CopyRateKind, Samples
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.plan import Candidate, HowMany, Plan, Unequal
+from gputopo.values.run.plan import CLEARLY_FASTER, Candidate, HowMany, Plan, Unequal
 from tests import there
 from tests.matrices import SEVEN, machine_of
 
@@ -182,6 +184,47 @@ def test_auto_divides_the_batch_of_the_model_by_the_speeds_of_the_gpus(
     assert (found.choice.gpus, found.choice.batch_sizes) == (gpus, batches)
     assert any(reason in one for one in found.choice.reasons)
     assert {sum(one.batch_sizes) for one in found.candidates} <= {0, 64 * len(gpus)}
+
+
+def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
+    """Return five GPUs with links and speeds that differ, all measured."""
+    rng = random.Random(seed)
+    places = [f"gpu:{index}" for index in range(5)]
+    ends: dict[CopyRateKind, list[tuple[str, str]]] = {
+        "p2p_direct": list(permutations(places, 2)),
+        "h2d": [("host", place) for place in places],
+        "d2h": [(place, "host") for place in places],
+    }
+    samples = [
+        CopyRate(
+            kind=kind,
+            source=End(a),
+            destination=End(b),
+            pinned=True,
+            median_gb_per_s=rng.choice([0.8, 3.0, 11.0]),
+        )
+        for kind, pairs in ends.items()
+        for a, b in pairs
+    ]
+    bare = machine_of(SEVEN)
+    links = tuple(link for link in bare.links if link.b < len(places))
+    bandwidth = Bandwidth(source="a test", samples=Samples(samples))
+    machine = replace(bare, gpus=bare.gpus[: len(places)], links=links, bandwidth=bandwidth)
+    return machine, tuple(rng.choice([50.0, 100.0, 150.0, 200.0]) for _ in places)
+
+
+def test_no_set_tried_by_itself_is_clearly_faster_than_what_auto_chooses() -> None:
+    machine, speeds = crowded(0)
+    request = Request(model="vgg16", batch_size="auto", single_gpu_images_per_sec=speeds)
+    found = plan(machine, replace(request, num_gpus=3)).choice
+    each = [
+        plan(
+            machine,
+            replace(request, gpus=gpus, single_gpu_images_per_sec=tuple(speeds[gpu] for gpu in gpus)),
+        ).choice
+        for gpus in combinations(range(5), 3)
+    ]
+    assert (found.images_per_sec or 0.0) * CLEARLY_FASTER >= max(one.images_per_sec or 0.0 for one in each)
 
 
 @pytest.mark.parametrize(

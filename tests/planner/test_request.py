@@ -41,6 +41,12 @@ def test_a_request_that_cannot_be_met_names_what_would_do(
     assert hint in error.hint
 
 
+def test_a_gpu_that_cannot_be_used_is_refused_with_the_others() -> None:
+    error = error_of(NoPlanError, changed(machine_of(SEVEN), 0, lost=True), Request(gpus=(0, 1)))
+    assert "lost" in error.what
+    assert "1-6" in error.hint
+
+
 def test_a_gpu_that_another_kernel_driver_holds_is_named_in_refusals() -> None:
     held = PciNode(address="0000:06:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci")
     machine = msgspec.structs.replace(machine_of(SEVEN), pci=(held,))

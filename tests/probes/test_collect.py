@@ -90,6 +90,11 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on(name: str) -> None:
     assert machine.link(0, 1) == whole.link(0, 1)
 
 
+def test_a_lost_gpu_keeps_what_sysfs_states_of_its_link() -> None:
+    lost = machine_of("lost_gpu").gpus[2]
+    assert (lost.pcie.gen_now, lost.pcie.width_now, lost.numa_node) == (3, 16, 0)
+
+
 def test_gpus_that_sysfs_does_not_show_are_read_all_the_same(tmp_path: Path) -> None:
     with installed(FakeNvml(SCENARIOS["four"])):
         machine = read_machine(tmp_path)

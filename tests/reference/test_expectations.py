@@ -4,12 +4,15 @@ from importlib import resources
 import pytest
 
 from gputopo.reference import (
+    expected_bus,
     expected_gpu,
     expected_link,
     expected_nvlink,
     known_gpus,
     name_of,
+    reference_rows,
 )
+from gputopo.values.bandwidth import COLLECTIVE_NAMES
 from gputopo.values.machine import Gpu
 from tests import there
 
@@ -150,6 +153,29 @@ def test_the_pci_id_excludes_notebook_gpus_with_the_name_of_a_card(
     assert expected_gpu(None, notebook) is None
 
 
+def test_the_rate_of_a_link_grows_with_its_generation_and_its_lanes() -> None:
+    widths = (1, 2, 4, 8, 16)
+    for generation in range(1, 7):
+        links = [expected_link(generation, width) for width in widths]
+        rates = [link.data_rate_gb_per_s for link in links if link]
+        assert len(rates) == len(widths)
+        assert rates == sorted(rates)
+        assert rates[-1] == pytest.approx(16 * rates[0], rel=0.01)
+    for width in widths:
+        links = [expected_link(generation, width) for generation in range(1, 7)]
+        assert [link.gt_per_s for link in links if link] == [2.5, 5, 8, 16, 32, 64]
+        copies = [link.copy_to_device_gb_per_s for link in links if link]
+        assert copies == sorted(copies)
+
+
+def test_no_copy_is_expected_faster_than_its_link() -> None:
+    for generation in range(1, 7):
+        for width in (1, 2, 4, 8, 16):
+            link = there(expected_link(generation, width))
+            assert link.copy_low_gb_per_s <= link.copy_to_device_gb_per_s <= link.data_rate_gb_per_s
+            assert link.copy_to_host_gb_per_s <= link.data_rate_gb_per_s
+
+
 @pytest.mark.parametrize(("generation", "width"), [(None, 16), (3, None), (3, 5), (9, 16)])
 def test_a_link_that_is_in_no_row_has_no_expectation(generation: int | None, width: int | None) -> None:
     assert expected_link(generation, width) is None
@@ -170,6 +196,17 @@ def test_the_nvlinks_of_a_model_add_up_to_its_published_rate(name: str, links: i
     assert gpu.nvlinks == links
     row = there(expected_nvlink(gpu.nvlink_generation, gpu.chip))
     assert 2 * links * row.link_gb_per_s == gb_per_s
+
+
+def test_every_bus_rate_is_of_a_known_gpu_and_above_its_lower_limit() -> None:
+    names = {row.name for row in known_gpus()}
+    for written in reference_rows("nccl_bus.csv"):
+        gpu, operation, size = written["gpu"], written["operation"], int(written["from_bytes"])
+        assert gpu in names
+        assert operation in COLLECTIVE_NAMES
+        for row in expected_bus(gpu, int(written["ranks"]), operation, size):
+            assert 0 < row.low_gb_per_s <= (row.bus_gb_per_s or row.low_gb_per_s)
+            assert row.confidence in ("measured", "scaled", "threshold")
 
 
 def test_a_gpu_without_a_name_has_the_name_of_its_pci_device_id() -> None:

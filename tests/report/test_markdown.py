@@ -49,3 +49,7 @@ def test_a_fence_in_a_name_does_not_end_the_code_block() -> None:
     (fence, block), *_ = code_blocks(document_markdown(Document("", "", (Section("", (drawing,)),))))
     assert len(fence) == 4
     assert "```?# title" in block
+
+
+def test_identities_are_only_in_it_if_they_are_in_the_machine() -> None:
+    assert "GPU-0000" not in shown(machine_of("dgx1"))

@@ -144,6 +144,27 @@ def test_the_gpu_that_computes_longer_than_the_others_is_named() -> None:
     )
 
 
+def test_the_network_of_a_host_is_named_where_it_takes_most_of_the_step() -> None:
+    result, plan = invented((0.1, 0.1))
+    choice = msgspec.structs.replace(
+        plan.choice,
+        variable_update="replicated",
+        all_reduce="hierarchical",
+        exposed_ms={"weights": 0.0, "gradients": 1.0, "variables": 2.0, "network": 5.0},
+        links={"gradients": "link of n1 GPU 0, sending", "network": "network of n2"},
+        images_per_sec_low=300.0,
+        images_per_sec_high=400.0,
+    )
+    found = compared(result, msgspec.structs.replace(plan, choice=choice, candidates=(choice,)))
+    assert found.verdict == "slower"
+    assert found.parts["rest"].predicted == pytest.approx(8.0)
+    slow = msgspec.structs.replace(result.devices[0], compute_ms=100.0, weights_ms=0.0)
+    later = msgspec.structs.replace(result, devices=(slow, slow))
+    found = compared(later, msgspec.structs.replace(plan, choice=choice, candidates=(choice,)))
+    assert found.resource == "network of n2"
+    assert "gputopo bandwidth --network --save measures it" in found.says
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -167,6 +188,15 @@ def test_a_run_whose_nccl_failed_is_compared_with_the_prediction_of_what_trained
     found = compared(msgspec.structs.replace(result, replanned=replanned), chosen)
     assert found.images_per_sec == copies.images_per_sec != chosen.choice.images_per_sec
     assert found.verdict == "within"
+
+
+def test_a_smaller_batch_than_planned_is_not_compared() -> None:
+    result, made = invented((0.1, 0.1))
+    fewer = tuple(msgspec.structs.replace(row, batch_size=4) for row in result.devices)
+    assert compared(msgspec.structs.replace(result, devices=fewer), made).verdict == "not compared"
+    unequal = msgspec.structs.replace(made.choice, batch_sizes=(4, 4))
+    planned_so = msgspec.structs.replace(made, choice=unequal)
+    assert compared(msgspec.structs.replace(result, devices=fewer), planned_so).verdict == "within"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from gputopo.reference import CLOCK_EVENT_BITS
@@ -130,6 +131,16 @@ def test_an_xid_and_a_lost_gpu_are_errors_and_come_first() -> None:
         ("clocks.core_slower_than_peers", "warning"),
     ]
     assert found.word == FAULTY
+
+
+def test_a_busy_host_is_named() -> None:
+    busy = msgspec.structs.replace(IDLE_HOST, other_cpu_share=0.9, run_cpu_share=0.1, run_queue=20.0)
+    (found,) = recorded(host=busy).faults
+    assert (found.id, found.gpu, found.says) == (
+        "host.busy",
+        None,
+        "host: other programs used 90% of the CPU",
+    )
 
 
 def test_idle_gpus_have_low_clocks_and_links_for_no_fault() -> None:

@@ -49,6 +49,15 @@ def test_what_becomes_slow_and_even_again_late_in_a_long_run_is_reported_once_ea
     assert 400 < over_at <= 540
 
 
+def test_an_even_run_reports_nothing_but_that() -> None:
+    found = [event for _, event in reported(Trainer(seed=3), 200)]
+    assert all(isinstance(event, Judged) for event in found)
+    last = found[-1]
+    assert isinstance(last, Judged)
+    assert {one.word for one in last.devices} == {"even"}
+    assert all(one.percent is not None and one.percent < 2 for one in last.devices)
+
+
 def slow(cause: str | None = None, word: str = "slow") -> Judgement:
     found = (
         Causes(says="", found=(Cause(id=cause, says="", how="", percent=9, percent_low=0, percent_high=9),))

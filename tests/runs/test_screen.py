@@ -1,6 +1,7 @@
 """What the short runs of a screen show."""
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -200,6 +201,16 @@ def test_gpus_of_other_models_are_no_peers() -> None:
     rows = device_rows({0: "A", 1: "B"}, runs({0: 100.0, 1: 50.0}))
     assert [row.word for row in rows] == ["cannot tell"] * 2
     assert rows[1].says == "GPU 1 cannot be compared: no other GPU of its kind was run"
+
+
+def test_rounds_that_differ_much_leave_it_open() -> None:
+    noisy = tuple(
+        msgspec.structs.replace(run, images_per_sec=(run.images_per_sec or 0) * (1 + 0.1 * (place % 4 == 1)))
+        for place, run in enumerate(runs({0: 100.0, 1: 96.0}))
+    )
+    unsure = by_number(device_rows({0: "A", 1: "A"}, noisy))[1]
+    assert unsure.word == "cannot tell"
+    assert re.fullmatch(r"GPU 1 is at most [\d.]+% slower than GPU 0 \(97\.5% confidence\)", unsure.says)
 
 
 def test_a_gpu_that_could_not_be_run_has_its_reason() -> None:

@@ -158,6 +158,16 @@ def test_clocks_are_medians_of_the_counted_seconds_with_their_share_of_the_maxim
     assert second.memory_percent == pytest.approx(95)
 
 
+@pytest.mark.parametrize("spec", [{}, {"max_clocks_mhz": {"0": {"graphics": "fast"}}}])
+def test_a_clock_without_a_known_maximum_has_no_percentage(spec: dict[str, object]) -> None:
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    bare = RunStarted(time_s=1.0, host="", spec=spec, devices=started.devices, backend="gpu")
+    row = summarise([bare, *rest]).devices[0]
+    assert (row.graphics_mhz, row.graphics_percent, row.memory_percent) == (1700, None, None)
+    assert row.batch_size == 8  # from the images of a step
+
+
 def test_a_rehearsal_on_cpu_devices_takes_no_clock_for_the_gpus_it_stands_for() -> None:
     stand_ins = tuple(Device(tower=t, device=f"/CPU:{t}", gpu=t, gpu_name="GTX 1070") for t in range(2))
     events = list(stream(stand_ins, InventedRun(2).steps(10), rehearsal=True))

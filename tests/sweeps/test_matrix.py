@@ -1,11 +1,14 @@
 """A matrix's file: what it may hold, and what is said of mistakes."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.sweeps import PRESETS, Matrix, matrix_source, parse_matrix
-from gputopo.values.errors import InputError, UsageError
+from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.option import Declared, Option, options_of
 from gputopo.values.run.options import SweepOptions
 from gputopo.values.run.placement import PlanOptions
@@ -76,6 +79,12 @@ def test_a_mistake_names_the_file_and_what_to_do(text: str, says: str) -> None:
 def test_what_is_no_toml_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"m\.toml is"):
         matrix(text)
+
+
+@given(st.text(max_size=200) | st.builds(MODEL.__add__, st.text(max_size=60)))
+def test_any_text_is_a_matrix_or_an_error_that_can_be_acted_on(text: str) -> None:
+    with contextlib.suppress(GputopoError):
+        assert matrix(text).tables
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.topology import class_name, hop_between, is_within, islands
 from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
+from tests.matrices import machine_of
 
 
 def way(*addresses: str, root: str = "pci0000:00", numa: int | None = None) -> list[PciNode]:
@@ -83,6 +84,15 @@ def test_a_bridge_that_is_missing_from_the_tree_is_not_taken_for_the_root() -> N
     assert hop(a, b) is None
 
 
+def test_a_tree_that_goes_in_a_circle_ends() -> None:
+    ring = [
+        PciNode(address="0000:01:00.0", root="r", parent="0000:02:00.0"),
+        PciNode(address="0000:02:00.0", root="r", parent="0000:01:00.0"),
+        PciNode(address="0000:09:00.0", root="r"),
+    ]
+    assert hop_between(ring, "0000:01:00.0", "0000:09:00.0") is None
+
+
 # A GPU's place: NUMA node, root complex, root port, then the switches from the root down.
 Place = tuple[int, int, int, tuple[int, ...]]
 places = st.lists(
@@ -150,6 +160,13 @@ def test_a_class_is_named_as_in_the_matrix() -> None:
     assert class_name(Link(a=0, b=1, hop=Hop.SYS, nvlinks=12)) == "NV12"
     assert class_name(Link(a=0, b=1, hop=Hop.NODE, nvlinks=0)) == "NODE"
     assert class_name(Link(a=0, b=1)) == class_name(None) == "unknown"
+
+
+def test_every_gpu_is_in_an_island_even_where_nothing_is_known() -> None:
+    assert islands(machine_of("X ?\n? X"), Hop.SYS) == ((0,), (1,))
+    assert islands(Machine(source="a test"), Hop.PIX) == ()
+    stray = Machine(source="a test", gpus=(Gpu(index=0),), links=(Link(a=0, b=9, hop=Hop.PIX),))
+    assert islands(stray, Hop.PIX) == ((0,),)
 
 
 @st.composite

@@ -1,3 +1,6 @@
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +10,8 @@ from gputopo.values.bandwidth import Bandwidth, CopyRate, Samples
 from gputopo.values.ends import End
 from gputopo.values.machine import Contradiction, Driver, Gpu, GpuProcess, Machine, Nccl, Nic, PciNode, Unread
 from tests import there
+from tests.kit.machines import read
+from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
 
 UUID = "GPU-6d5cba85-0b1e-4d2f-a0b3-0f7f4c1d2e3f"
 
@@ -132,3 +137,21 @@ def test_everything_that_can_hold_an_identity_is_cleared() -> None:
     assert bare.bandwidth is not None
     assert bare.bandwidth.samples == there(machine.bandwidth).samples
     assert bare.bandwidth.notes == ("[left out] /home/[left out]/x [left out]",)
+
+
+@pytest.mark.parametrize("name", ["7gforce", "dgx1"])
+def test_a_live_machine_loses_its_identities_and_nothing_else(name: str, tmp_path: Path) -> None:
+    process = ProcessSpec(9, "compute", 1 << 20, "/home/jane doe/venv/bin/python /home/jane/train.py")
+    scenario = changed(SCENARIOS[name], gpus={0: {"processes": (process,)}})
+    whole = read(scenario, tmp_path)
+    bare = without_identities(whole)
+    text = schema.encode(bare).decode()
+    assert "jane" not in text
+    assert "GPU-0" not in text
+    assert (bare.links, bare.host, bare.pci, bare.missing) == (
+        whole.links,
+        whole.host,
+        whole.pci,
+        whole.missing,
+    )
+    assert [gpu.clocks_mhz for gpu in bare.gpus] == [gpu.clocks_mhz for gpu in whole.gpus]

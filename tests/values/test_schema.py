@@ -19,6 +19,11 @@ def test_every_document_begins_with_its_kind() -> None:
     assert schema.encode_pretty(BOX).endswith("}\n")
 
 
+def test_what_is_written_reads_back_the_same() -> None:
+    for text in (schema.encode(BOX), schema.encode_pretty(BOX)):
+        assert schema.decode(text, Machine, origin="x") == BOX
+
+
 def test_the_kind_of_a_document_is_reported_without_reading_it_whole() -> None:
     assert schema.schema_of(schema.encode(BOX)) == "gputopo.machine/1"
     for other in ("[]", "7", "{}", "", '{"schema": 7}', b"\xff"):

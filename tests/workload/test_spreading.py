@@ -18,6 +18,13 @@ def largest_load(sizes: list[int], count: int) -> float:
 
 
 @given(SIZES, COUNTS)
+def test_every_variable_has_one_owner_or_all(sizes: list[int], count: int) -> None:
+    everyone = tuple(range(count))
+    for owners in spread_by_size(sizes, count):
+        assert owners == everyone or owners in [(owner,) for owner in everyone]
+
+
+@given(SIZES, COUNTS)
 def test_what_exceeds_a_fair_share_is_cut_unless_its_parts_were_too_small(
     sizes: list[int], count: int
 ) -> None:

@@ -40,6 +40,13 @@ def test_numbers_without_units_are_in_the_units_of_their_columns() -> None:
     assert parse(HEAD.replace(" [MiB]", "").replace(" [MHz]", "") + bare).gpus == parse(HEAD + ROWS).gpus
 
 
+def test_a_number_with_another_unit_is_not_read() -> None:
+    machine = parse(HEAD + ROWS.replace("10240 MiB", "10 GiB", 1))
+    assert [gpu.memory_mib.total for gpu in machine.gpus] == [None, 10240]
+    assert machine.missing["gpus[0].memory_mib.total"] == "not understood: 10 GiB"
+    assert [one.text for one in machine.unread] == ["memory.total: 10 GiB"]
+
+
 def test_several_queries_are_of_one_machine() -> None:
     heat = "index, temperature.gpu, fan.speed [%]\n0, 41, 30 %\n1, 43, [N/A]\n"
     command = "$ nvidia-smi --query-gpu=index,temperature.gpu,fan.speed --format=csv\n"

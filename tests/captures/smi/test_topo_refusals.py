@@ -89,3 +89,10 @@ def test_a_nic_whose_two_rows_disagree_has_neither_hop() -> None:
 def test_a_line_of_60_kb_does_not_take_minutes(line: str) -> None:
     with contextlib.suppress(InputError), limited_time("x", 1):  # what is quadratic takes ten
         read_text("GPU0 GPU1\n" + line + "\n", origin="x")
+
+
+def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
+    big = "9" * 5000
+    machine = read_text(f"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t{big}\t{big}", origin="x")
+    assert (machine.gpus[0].cpu_affinity, machine.gpus[0].numa_node) == (None, None)
+    assert len(machine.unread) == 2

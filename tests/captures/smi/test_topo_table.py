@@ -97,6 +97,31 @@ def test_a_cut_text_is_refused_or_gives_only_links_of_the_whole(
     assert {g.index for g in machine.gpus} == {g.index for g in whole.gpus}
 
 
+@given(matrices.matrices(most_gpus=6), st.data())
+def test_a_damaged_text_never_gives_a_link_that_is_not_in_it(matrix: Invented, data: st.DataObject) -> None:
+    letters = list("\n".join(data.draw(st.sampled_from([matrices.tabbed, matrices.spaced]))(matrix)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(letters) - 1))
+        letters[at : at + data.draw(st.integers(0, 12))] = data.draw(
+            st.text(st.sampled_from(list(" \t\nXNVPIBSYODEGU019-,/|?")), max_size=6)
+        )
+    text = "".join(letters)
+    try:
+        machine = read_text(text, origin="paste")
+    except GputopoError as error:
+        lines = f"{error.what}{error.hint}".splitlines()
+    else:
+        lines = [""]
+        _assert_supported(machine, text)
+    assert len(lines) == 1
+
+
+def _assert_supported(machine: Machine, text: str) -> None:
+    for link in machine.links:
+        assert (link.hop.value if link.hop else f"NV{link.nvlinks}") in text
+        assert {link.a, link.b} <= {gpu.index for gpu in machine.gpus}
+
+
 def test_every_hop_name_of_any_driver_is_read() -> None:
     names = {"PIX": Hop.PIX, "PXB": Hop.PXB, "PHB": Hop.PHB, "NODE": Hop.NODE, "SYS": Hop.SYS}
     names |= {"SOC": Hop.SYS, "INTERNAL": Hop.INTERNAL, "PSB": Hop.INTERNAL}

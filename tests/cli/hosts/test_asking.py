@@ -178,6 +178,13 @@ def test_hosts_without_names_cannot_be_asked(
     assert "inspect --record" in done.err
 
 
+def test_options_of_hosts_are_not_ignored_beside_files(call: Call, without_gpu: None) -> None:
+    done = call("inspect", "--from", "7gforce", "--node-rank", "0")
+    assert (done.code, done.out) == (2, "")
+    assert "cannot be combined" in done.err
+    assert call("inspect", "--num-hosts", "1").code == 0
+
+
 def test_hosts_without_gpus_are_nothing_to_plan_for(call: Call, ssh: None) -> None:
     done = call("plan", "--model", "alexnet", "--hosts", "n1,n2")
     assert done.code == 3
@@ -226,6 +233,14 @@ def test_recordings_of_hosts_are_planned_together(call: Call, files: list[Path])
     assert max(map(len, table.splitlines())) <= 80
     markdown = call(*asked, "--format", "markdown").out
     assert markdown.startswith("GPUs 0-7 of n1, n2, replicated nccl: ")
+
+
+def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path]) -> None:
+    asked = ("plan", "--model", "vgg16", "--single-gpu-images-per-sec", "400", "--from", *files, "--fleet")
+    done = call(*asked, "--num-gpus", "auto:0.4")
+    assert done.code == 0
+    assert "Number of GPUs" in done.out
+    assert "n2 0" in done.err
 
 
 @pytest.mark.parametrize(

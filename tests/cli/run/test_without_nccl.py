@@ -33,6 +33,17 @@ def test_a_run_trains_by_the_next_reduction_and_says_why_in_one_line(
     assert there(result.prediction).images_per_sec == replanned.choice.images_per_sec
 
 
+def test_nccl_that_was_typed_is_not_replaced(
+    call: Call, on_scenario: ByName, worker: ByName, tmp_path: Path
+) -> None:
+    on_scenario("dgx1")
+    worker("is_refused_by_nccl")
+    done = call(*RUN, "--all-reduce", "nccl", "--output", tmp_path / "out")
+    assert done.code == 3
+    assert "Failed: the reduction 'nccl' failed: NCCL: unhandled system error." in done.out
+    assert result_in(tmp_path / "out").replanned is None
+
+
 def test_a_placement_by_nccl_is_given_up_by_autotune_and_not_timed_as_another(
     call: Call, on_scenario: ByName, worker: ByName, own_home: Path
 ) -> None:

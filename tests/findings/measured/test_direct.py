@@ -179,6 +179,24 @@ def test_p2p_is_not_turned_off_by_a_tool_that_does_not_compare_the_data() -> Non
     assert "compares every byte" in (found.remedy or "")
 
 
+@pytest.mark.parametrize(("by", "hop"), [("topology", Hop.PHB), ("topology", None), ("rate", Hop.PIX)])
+def test_where_any_pair_has_nvlink_p2p_is_never_turned_off(by: str, hop: Hop | None) -> None:
+    hops = four(hop, hop)
+    nvlinks = dict.fromkeys(((0, 1), (2, 3)), 4) if by == "topology" else {}
+    samples = every_pair(hops, ACROSS)
+    if by == "rate":
+        samples = [
+            replace(one, median_gb_per_s=150.0, repeats_gb_per_s=())
+            if one.kind == "p2p_direct"
+            and {one.source, one.destination} in ({"gpu:0", "gpu:1"}, {"gpu:2", "gpu:3"})
+            else one
+            for one in samples
+        ]
+    (found,) = slower(box(linked(hops, nvlinks), samples))
+    assert "NCCL_P2P_DISABLE" not in (found.remedy or "")
+    assert f"NCCL_P2P_LEVEL={'PXB' if hop is Hop.PHB else 'NVL'}." in (found.remedy or "")
+
+
 def test_a_slow_nvlink_is_a_fault_of_the_nvlink() -> None:
     hops = four(Hop.PHB, Hop.PHB)
     (found,) = slower(box(linked(hops, {(0, 1): 2}), every_pair(hops, {(0, 1)})))

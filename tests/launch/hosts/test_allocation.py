@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.launch import Allocation, FoundHosts, HostOptions, find_hosts
 from gputopo.launch.hosts import HostAddress, read_hosts
@@ -229,6 +231,77 @@ def test_one_host_that_is_asked_for_goes_before_the_environment() -> None:
     environ = slurm_step(tasks="4(x2)")
     assert find_hosts(asked(num_hosts=1), environ) is None
     assert find_hosts(asked("n1", num_hosts=1), environ) is None
+
+
+_hosts = st.lists(st.integers(0, 30), min_size=2, max_size=6, unique=True).map(
+    lambda numbers: [f"n{number}" for number in numbers]
+)
+
+
+@given(_hosts, st.data())
+def test_sources_that_agree_give_the_same_hosts_in_any_number(hosts: list[str], data: st.DataObject) -> None:
+    """All sources give the same; whichever are there, the hosts that all name are those of the first."""
+    rank, size = data.draw(st.integers(0, len(hosts) - 1)), len(hosts)
+    sources: list[Environ] = [
+        tf_config({"worker": [f"{name}:3000" for name in hosts]}, "worker", rank),
+        slurm_step(",".join(hosts), rank, count=size, tasks=f"1(x{size})"),
+        {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": hosts[0]},
+    ]
+    some = data.draw(st.lists(st.sampled_from(range(3)), min_size=1, unique=True).map(sorted))
+    found = find_hosts(SILENT, {name: text for one in some for name, text in sources[one].items()})
+    assert isinstance(found, Allocation)
+    assert (found.rank, found.size, found.leader.name) == (rank, size, hosts[0])
+    assert found.source == ("TF_CONFIG", "Slurm step 1234.0", "WORLD_SIZE")[some[0]]
+    if some[0] != 2:
+        assert [one.name for one in found.hosts] == hosts
+    other = data.draw(st.integers(0, size - 1).filter(lambda number: number != rank))
+    with pytest.raises(UsageError, match=f"rank {other} by --node-rank, and rank {rank} by"):
+        find_hosts(asked(node_rank=other), sources[some[0]])
+
+
+_VARIABLES = sorted(
+    {
+        *slurm_step(),
+        *open_mpi_4(),
+        *open_mpi_5(),
+        *intel_mpi(),
+        *torchrun(),
+        *TRAIN_JOB,
+        *JOBSET,
+        "TF_CONFIG",
+        "NODE_RANK",
+    }
+)
+
+
+_texts = st.one_of(
+    st.integers(-1, 4).map(str),
+    st.sampled_from(["n1", "n[1-2]", "n[1-", "1(x2)", "4(x2),1", "9" * 5000, "none", "a\nb", "-0.-1;"]),
+    st.sampled_from(
+        ['{"cluster": {"worker": ["a:3000", 1]}}', '{"task": []}', "[1]", "{}", '{"cluster": ""}']
+    ),
+    st.text(max_size=8),
+)
+
+
+_started = st.sampled_from(
+    [{}, slurm_step(), open_mpi_4(), open_mpi_5(), intel_mpi(), torchrun(), TRAIN_JOB, JOBSET, tf_job()]
+)
+
+
+@given(_started, st.dictionaries(st.sampled_from(_VARIABLES), _texts, max_size=4))
+def test_any_variables_are_hosts_or_none_or_refused_in_two_lines(environ: Environ, other: Environ) -> None:
+    lines: tuple[str, ...] = ()
+    found = None
+    try:
+        found = find_hosts(SILENT, {**environ, **other})
+    except UsageError as refused:
+        lines = (refused.what, refused.hint)
+    assert all(line.strip() and "\n" not in line for line in lines)
+    if found is not None:
+        assert isinstance(found, Allocation)
+        assert 0 <= found.rank < found.size > 1
+        assert str(found.leader).isprintable()
 
 
 @pytest.mark.parametrize("environ", [slurm_step("n[1-3]", count=3, tasks="1(x3)"), open_mpi_5(0, 3)])

@@ -248,3 +248,9 @@ def test_hundreds_of_connections_that_stay_open_or_are_slow_keep_no_host_out(
             assert first.result() == second.result() == UNUSED
             many.communicate(timeout=10)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_connection_that_does_not_prove_the_secret_is_ended() -> None:
+    with meeting("n1", patience=replace(PROMPT, greeting_s=0.1)) as one, connect(one.port) as slow:
+        slow.sendall(MAGIC)
+        assert slow.recv(1) == b""

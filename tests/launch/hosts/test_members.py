@@ -83,6 +83,15 @@ def test_a_host_that_was_started_for_this_rank_0_may_know_it_by_another_name(mea
     assert said == "n1 (rank 1) belongs to the run at n7:2222, rank 0 to the run at n0:2222"
 
 
+@pytest.mark.parametrize("meant", ["n7:2222", "n0:2223"])
+def test_a_host_of_another_run_of_the_same_user_is_refused_where_no_job_tells_them_apart(meant: str) -> None:
+    (leader,) = read_hosts("it", meant)
+    one = members("n1")
+    said = refusal(one.join(joining(1, leader=leader), sent, AT))
+    assert said == f"n1 (rank 1) belongs to the run at {meant}, rank 0 to the run at n0:2222"
+    assert one.missing() == (1,)
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_is_none_of_the_others_is_refused(rank: int) -> None:
     one = members("n1")

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from gputopo.launch import Target
 from gputopo.launch.hosts import Joining, Resources, devices_of_each, plan_hosts
-from gputopo.launch.spec import spec_of
+from gputopo.launch.spec import check, spec_of
 from gputopo.planner import Request, SavedNetwork
 from gputopo.values.bandwidth import Bandwidth, Samples, TransferRate
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
 from gputopo.values.run.plan import Plan
+from gputopo.values.run.spec import Exchange, Lifecycle
 from tests.launch.specs import machine
 from tests.planner.joint_machines import box, two_switches
 
@@ -27,6 +28,30 @@ REQUESTS = st.builds(
     st.lists(st.integers(0, 16), max_size=11),
     st.integers(0, 200),
 )
+
+
+@given(REQUESTS)
+def test_the_devices_are_those_wanted_and_no_host_has_more_than_it_has(
+    request: tuple[list[int], int],
+) -> None:
+    available, wanted = request
+    counts = devices_of_each(available, wanted)
+    assert sum(counts) == wanted
+    assert all(0 <= count <= has for count, has in zip(counts, available, strict=True))
+    assert counts[0], "rank 0 trains"
+
+
+@given(REQUESTS)
+def test_no_fewer_hosts_would_do_and_the_shares_are_as_equal_as_they_can_be(
+    request: tuple[list[int], int],
+) -> None:
+    available, wanted = request
+    counts = devices_of_each(available, wanted)
+    used = [rank for rank, count in enumerate(counts) if count]
+    best = sorted(available[1:], reverse=True)[: max(len(used) - 2, 0)]
+    assert len(used) == 1 or available[0] + sum(best) < wanted
+    free = [counts[rank] for rank in used if counts[rank] < available[rank]]
+    assert not free or max(counts) - min(free) <= 1
 
 
 @given(REQUESTS)
@@ -87,6 +112,24 @@ def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_
     assert [one.hop_to_variables for one in spec.devices] == [None] * 4, "each has its own copy"
     assert spec.exchange.groups == ((0, 1), (2, 3))
     assert [one.address for one in spec.servers] == ["n1:2222", "n2:2222"]
+
+
+def test_small_gradients_travel_together_between_hosts_unless_it_is_asked_otherwise() -> None:
+    both = of_both("n1", "n2", num_gpus=2, gpus=(0,), all_reduce="hierarchical")
+
+    def small(asked: dict[str, object], **exchange: int) -> tuple[int, int]:
+        found = spec_of(both, "trivial", asked, exchange=Exchange(**exchange)).exchange  # type: ignore[arg-type]
+        return found.small_bytes, found.small_group
+
+    assert small({}) == (2**20, 16)
+    assert small({"agg_small_grads_max_bytes": "0"})[0] == 0
+    assert small({"agg_small_grads_max_bytes": "9"}, small_bytes=9) == (9, 10)
+    assert small({"gradient_repacking": "3"}, repacking=3)[0] == 0
+    asked = Request(model="trivial", num_gpus=2, all_reduce="copy")
+    alone = plan_hosts([brought("n1", machine())], asked).target
+    assert spec_of(alone, "trivial").exchange.small_bytes == 0, "on one host"
+    saved = Lifecycle(checkpoints="saved")
+    check(spec_of(both, "trivial", task="eval", lifecycle=saved))  # where nothing is exchanged
 
 
 def test_hosts_of_one_name_are_told_apart_and_each_has_the_maximum_clocks_of_its_own_gpus() -> None:
@@ -209,11 +252,32 @@ def test_nccl_over_fast_cards_is_chosen_and_two_hosts_are_nearly_twice_as_fast()
     assert (spec.strategy, spec.all_reduce) == (None, "nccl")
 
 
+def test_a_slower_link_of_one_host_or_between_them_limits_nccl() -> None:
+    asked = Request(model="vgg16", single_gpu_images_per_sec=(1000.0,), all_reduce="nccl")
+    fast, slow = by_rails(1), by_rails(1, gbit_per_s=25.0)  # nothing but the network between GPUs
+
+    def network_ms(*boxes: Machine) -> float:
+        hosts = [brought(f"n{rank}", one) for rank, one in enumerate(boxes)]
+        return planned(*hosts, request=asked).choice.exposed_ms["network"]
+
+    assert network_ms(fast, slow) == pytest.approx(network_ms(slow, slow))
+    assert network_ms(fast, fast) < network_ms(fast, slow) / 4
+    # Twice half the bytes of the model, 553 MB of vgg16, over each host's card, part of them during backward.
+    card = 0.8 * 25 / 8
+    assert network_ms(slow, slow) < 1e3 * 0.553 / card < 2 * network_ms(slow, slow)
+
+
 def test_nccl_is_no_candidate_where_hosts_have_unequal_numbers_of_gpus() -> None:
     asked = Request(model="vgg16", num_gpus=7, single_gpu_images_per_sec=(1000.0,))
     plan = planned(brought("n1", by_rails()), brought("n2", by_rails(3)), request=asked)
     assert [one.all_reduce for one in plan.candidates] == ["hierarchical"]
     assert "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus" in plan.choice.reasons
+
+
+def test_hosts_of_one_name_are_told_apart_in_the_plan() -> None:
+    asked = Request(model="resnet50", num_gpus=16)
+    plan = planned(brought("n1", two_switches()), brought("n1", two_switches()), request=asked)
+    assert [one.host for one in plan.choice.hosts] == ["n1 (rank 0)", "n1 (rank 1)"]
 
 
 def test_batches_of_each_device_are_those_of_all_hosts_in_their_order() -> None:

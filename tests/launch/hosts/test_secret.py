@@ -1,4 +1,5 @@
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 
 from gputopo.launch.hosts import take_secret
 from gputopo.values.errors import HardwareError, UsageError
+from tests.launch.hosts.meetings import LOOPBACK, MAGIC, meeting
 
 SECRET = "GPUTOPO_SECRET"
 
@@ -65,3 +67,13 @@ def test_where_there_can_be_none_it_says_what_to_do_and_insecure_is_asked_for_by
     environ = {SECRET: "0123456789abcdef"}
     assert take_secret(environ, tmp_path / "file", insecure=True) == take_secret({}, tmp_path, insecure=True)
     assert environ == {}
+
+
+def test_nonces_of_two_connections_differ() -> None:
+    nonces = set()
+    with meeting("n1") as one:
+        for _ in range(4):
+            with socket.create_connection((LOOPBACK, one.port), timeout=10) as stranger:
+                stranger.sendall(MAGIC + bytes(32))
+                nonces.add(stranger.recv(len(MAGIC) + 32, socket.MSG_WAITALL))
+    assert len(nonces) == 4

@@ -247,6 +247,12 @@ def test_an_all_reduce_that_fails_leaves_the_pairs_and_is_stated() -> None:
     assert "ran as 4 single processes" in why.reason
 
 
+def test_wrong_data_of_an_all_reduce_is_a_failure_of_it() -> None:
+    wrong = one_size("all_reduce", 10.0, ALL_BYTES).replace("    0  ", "   37  ")
+    found = measured("nccl-tests", hosts(2), nccl_prints(reduction=wrong, hosts=2))
+    assert {(one.kind, one.reason) for one in found.failures} == {("allreduce", "WRONG_DATA")}
+
+
 def test_iperf3_measures_pairs_and_then_all_hosts_at_once() -> None:
     found = measured("iperf3", hosts(3, rate_gbit_per_s=10.0), iperf3_prints)
     assert len([one for one in found.samples if one.group is None]) == 6

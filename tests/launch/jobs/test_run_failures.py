@@ -10,6 +10,7 @@ import pytest
 from gputopo.launch.supervise import EventQueue, HangLimits, WorkerLimits
 from gputopo.runs import summarise
 from gputopo.values import schema
+from gputopo.values.errors import InputError
 from gputopo.values.run.events import (
     BatchTried,
     Event,
@@ -162,6 +163,12 @@ def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run
     assert "File too large" in failed.cause
     written = sum(isinstance(event, Step) for event in run.written())
     assert outcome.result.steps >= written > 0
+
+
+@pytest.mark.usefixtures("ends_in_time")
+def test_an_events_file_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write"):
+        Run(tmp_path / "absent")("works")
 
 
 def test_a_run_goes_on_from_its_checkpoint_after_a_failure_by_chance_and_counts_it(run: Run) -> None:

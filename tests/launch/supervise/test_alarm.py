@@ -23,6 +23,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.verdict import Cause, Causes
 from tests.invented_runs import gpu_devices, on_hosts, step
+from tests.kit import commands
 
 CAUSE = Cause(id="power-cap", says="", how="fitted", percent=12, percent_low=11, percent_high=13)
 SLOW = Anomaly(
@@ -158,6 +159,15 @@ def test_a_clock_that_was_set_back_stops_no_points(tmp_path: Path) -> None:
     write(begin, *events, *events)
     (file, _) = sorted((tmp_path / "board").glob("*/events.out.tfevents.*"))
     assert records(file) == 1 + 2 * 3
+
+
+def test_records_are_written_without_tensorflow(tmp_path: Path) -> None:
+    writes = (
+        "import sys; from pathlib import Path; from tests.launch.supervise.test_alarm import run, write; "
+        "write(*run(Path(sys.argv[1]), 12)); sys.exit('tensorflow' in sys.modules)"
+    )
+    assert commands.run("-c", writes, str(tmp_path / "board")).returncode == 0
+    assert list(tmp_path.glob("board/gpu_*/events.out.tfevents.*"))
 
 
 def test_gpus_of_several_hosts_have_folders_with_their_hosts(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import re
 import tempfile
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.supervise import RunFolder, create_run_folder, save_result
+from gputopo.launch.supervise import EventLog, RunFolder, create_run_folder, save_result
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
+from gputopo.values.run.events import WarmupDone
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
@@ -125,6 +127,31 @@ def test_a_full_disk_is_no_mistake_of_who_named_the_folder(
     assert os.strerror(number) in error.value.what
     assert todo in error.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_raises_and_the_lines_before_stay_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    event = WarmupDone(time_s=1.0, steps=3, seconds=0.5)
+    log.write(event)
+    real = os.write
+    room = iter([9])
+
+    def nearly_full(handle: int, data: memoryview) -> int:
+        left = next(room, None)
+        if left is None:
+            raise OSError(28, "No space left on device")
+        return real(handle, data[:left])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", nearly_full)
+        with pytest.raises(OSError, match="No space left"):
+            log.write(event)
+    log.close()
+    text = (tmp_path / "events.jsonl").read_text()
+    assert len(text.splitlines()) == 1
+    assert json.loads(text)["event"] == "warmup_done"
 
 
 def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ def finish(*program: str, typed: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("code", [0, 77])
+def test_the_exit_code_of_the_program_is_passed_through(code: int) -> None:
+    assert finish("sh", "-c", f"exit {code}")[0] == code
+
+
 def test_a_program_ended_by_a_signal_gives_128_and_its_number() -> None:
     assert finish("sh", "-c", "kill -PIPE $$")[0] == 128 + signal.SIGPIPE
 

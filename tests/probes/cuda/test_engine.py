@@ -199,6 +199,16 @@ def test_memory_that_comes_from_another_node_than_asked_is_reported_as_what_it_i
     assert any("set_mempolicy (Invalid argument)" in note for note in report.notes)
 
 
+def test_pageable_memory_is_looked_for_as_well() -> None:
+    spec = box("8two", "memoryon=0")
+    jobs = [alone(h2d(4, 1, pinned=False)), alone(staged(0, 4)), alone(h2d(0, 0, pinned=False))]
+    report = measure(spec, jobs, node_cpus=dict(enumerate(spec.cpus)))
+    (elsewhere,), (unbound,), (right,) = (window.copies for window in report.windows)
+    assert (elsewhere.numa_node, elsewhere.numa_wanted) == (0, 1)
+    assert (unbound.numa_node, unbound.numa_wanted) == (None, None)
+    assert (right.numa_node, right.numa_wanted) == (0, None)
+
+
 def test_peer_access_is_kept_to_the_pairs_that_have_it() -> None:
     report = measure(box("2x4", "nop2p@0-1"), [alone(direct(0, 1)), alone(direct(0, 2)), alone(staged(0, 1))])
     assert (0, 1) not in report.peers

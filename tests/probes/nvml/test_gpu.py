@@ -148,6 +148,12 @@ def test_a_driver_too_old_for_nvlink_leaves_their_number_open() -> None:
     assert machine.missing["links[0-1].nvlinks"] == "FUNCTION_NOT_FOUND"
 
 
+def test_violation_times_that_are_all_refused_are_one_missing_fact() -> None:
+    machine = read_double(SCENARIOS["desktop"])
+    assert machine.gpus[0].violation_ns is None
+    assert [path for path in machine.missing if "violation" in path] == ["gpus[0].violation_ns"]
+
+
 def test_times_of_hardware_slowdown_are_kept_where_the_other_times_are_refused() -> None:
     desktop = selected("desktop+was_slowed_down@0+driver_580_82")
     machine = read_double(desktop)

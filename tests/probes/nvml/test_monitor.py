@@ -35,6 +35,16 @@ def test_the_chosen_gpus_are_sampled_in_their_order() -> None:
     )
 
 
+def test_a_gpu_that_is_lost_while_it_is_watched_gives_nothing_and_the_rest_goes_on() -> None:
+    fake = FakeNvml(FOUR)
+    fake.lose(1, after_calls=10)
+    with installed(fake), Monitor([0, 1]) as monitor:
+        before, after = monitor.sample(), (monitor.sample(), monitor.sample())[1]
+    assert before[1].power_w == 61.5
+    assert after[1] == GpuSample(gpu=1)
+    assert after[0].power_w == 61.5
+
+
 def test_a_gpu_that_is_not_there_or_gone_from_the_start_is_an_empty_sample() -> None:
     with installed(FakeNvml(SCENARIOS["lost_handle"])), Monitor([2, 17, 0]) as monitor:
         lost, absent, whole = monitor.sample()
@@ -142,6 +152,19 @@ def test_a_storm_of_errors_does_not_hold_up_a_sample() -> None:
         seen = [len(watcher.observe().xids) for _ in range(5)]
     assert sum(seen) == 200
     assert max(seen) < 100
+
+
+def test_errors_before_a_gpu_is_lost_are_returned_first() -> None:
+    fake = FakeNvml(DISTINCT)
+    with installed(fake), GpuWatch([0], asked=CLOCKS) as watcher:
+        fake.raise_xid(0, 79)
+        fake.spoil(
+            "nvmlEventSetWait_v2", lambda: fake.refuse("nvmlEventSetWait_v2", GPU_IS_LOST), after_calls=1
+        )
+        assert watcher.observe().xids == (Xid(code=79, gpu=0),)
+        assert watcher.xid_reason is None
+        assert watcher.observe().xids == ()
+        assert watcher.xid_reason == "GPU_IS_LOST"
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,27 @@ def test_one_call_of_one_gpu_costs_what_comes_after_it_on_that_gpu(read_faulty: 
     assert machine.missing["links[2-3].p2p_read"] == "NOT_ASKED"
 
 
+def test_every_gpu_may_crash_by_itself(read_faulty: Read) -> None:
+    machine = read_faulty(crash, "nvmlDeviceGetName")
+    assert [gpu.name for gpu in machine.gpus] == [None] * 4
+    assert all(gpu.uuid for gpu in machine.gpus)
+    assert machine.driver.detail is not None
+    assert machine.driver.detail.count("nvmlDeviceGetName of GPU") == 4
+
+
 def test_versions_that_crash_cost_themselves(read_faulty: Read) -> None:
     machine = read_faulty(crash, "nvmlSystemGetDriverVersion")
     assert (machine.driver.status, machine.driver.version) == ("crashed", None)
     assert machine.driver.cuda_version == "12.4"
     assert machine.missing["driver.version"] == "CRASHED"
     assert len(machine.gpus) == 4
+
+
+def test_a_count_that_crashes_leaves_the_gpus_of_the_bus(read_faulty: Read) -> None:
+    machine = read_faulty(crash, "nvmlDeviceGetCount")
+    assert (machine.driver.status, len(machine.gpus)) == ("crashed", 4)
+    assert machine.gpus[0].pci_address == FOUR.gpus[0].address
+    assert machine.missing["gpus[0].name"] == "CRASHED"
 
 
 def test_where_the_driver_hangs_altogether_what_was_read_before_stays(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.probes import Copy, CopyJob, CopyWindow, SessionRequest
+from gputopo.probes import Copy, CopyJob, CopyWindow, NotReadError, SessionRequest
 from gputopo.probes.session import Effort, Meter, Speeds, measure_job
 from gputopo.values.bandwidth import Conditions, CopyRate, Samples
 from gputopo.values.ends import HOST, End
@@ -183,3 +183,14 @@ def test_windows_too_short_for_all_gpus_read_one_after_another() -> None:
         all_read.take()
     assert read == [0, 1, 2]
     assert all(all_read.readings(None)[gpu] for gpu in range(3))
+
+
+def test_nvml_that_cannot_be_used_is_reported_and_nothing_is_read() -> None:
+    def refuse(gpu: int) -> SamplerDouble:
+        raise NotReadError("DRIVER_NOT_LOADED")
+
+    with Meter([0], open_sampler=refuse) as meter:
+        assert meter.reason == "DRIVER_NOT_LOADED"
+        window = meter.window([0])
+        window.take()
+    assert 0 not in window.readings(None)

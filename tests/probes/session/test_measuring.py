@@ -99,6 +99,13 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on() -> None:
     assert number(found, kind="p2p_staged", source="gpu:2", destination="gpu:0") is not None
 
 
+def test_a_gpu_that_refuses_its_memory_is_asked_no_further() -> None:
+    found = run(EngineDouble(gpus=3, faults={("h2d", "host", "gpu:0"): "CUDA_ERROR_OUT_OF_MEMORY"}))
+    assert [(f.kind, f.destination) for f in found.failures] == [("h2d", "gpu:0")]
+    assert all("refused the memory" in one.reason for one in found.not_measured if "gpu:0" in one.what[:9])
+    assert number(found, kind="p2p_staged", source="gpu:1", destination="gpu:2") is not None
+
+
 def test_gpus_whose_copy_does_not_come_back_are_used_no_more_and_the_rest_goes_on() -> None:
     engine = EngineDouble(gpus=4, hang_on=("gpu:0", "gpu:2"))
     found = run(engine)

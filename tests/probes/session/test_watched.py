@@ -116,6 +116,26 @@ def test_nothing_is_measured_twice_after_a_restart() -> None:
     assert len(found.not_measured) == len({one.what for one in found.not_measured})
 
 
+def test_several_gpus_are_given_up_one_after_another() -> None:
+    @dataclass
+    class TwoFaults(Faulty):
+        def measure(
+            self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+        ) -> CopyWindow:
+            for gpu in (1, 2):
+                if f"h2d host -> gpu:{gpu}" in describe(job):
+                    self.slot.begin("cuMemAlloc", str(gpu))
+                    crash()
+            return EngineDouble.measure(self, job, sizes, while_running)
+
+    found = run(TwoFaults(), 4)
+    assert [(one.destination, one.reason) for one in found.failures] == [
+        ("gpu:1", "CRASHED"),
+        ("gpu:2", "CRASHED"),
+    ]
+    assert ("p2p_staged", "gpu:3", "gpu:0") in kinds(found)
+
+
 def test_a_process_that_is_killed_leaves_what_was_measured() -> None:
     found = run(Faulty(fault=lambda: os.kill(os.getpid(), signal.SIGKILL), job="d2h gpu:1 -> host"))
     assert (found.complete, found.failures) == (False, ())

@@ -44,6 +44,22 @@ def reported(seed: int) -> tuple[Machine, Bandwidth]:
 
 
 @given(st.integers(0, 2**32), st.integers(40, 200))
+def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
+    machine, bandwidth = reported(seed)
+    text = document_text(bandwidth_document(machine, bandwidth, ()), width)
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+    assert text.strip()
+
+
+@given(st.integers(0, 2**32))
+def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
+    machine, bandwidth = reported(seed)
+    text = document_markdown(bandwidth_document(machine, bandwidth, (), whole=True))
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+    assert_tables_are_even(text)
+
+
+@given(st.integers(0, 2**32), st.integers(40, 200))
 def test_no_word_from_outside_moves_the_cursor_or_adds_a_cell(seed: int, width: int) -> None:
     machine, bandwidth = reported(seed)
     text = document_text(bandwidth_document(machine, bandwidth, ()), width)

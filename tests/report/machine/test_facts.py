@@ -1,6 +1,8 @@
 """What could not be read: grouped by device and reason, in words."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.report import document_text, inspection_document
 from gputopo.values.finding import Inspection
@@ -71,6 +73,14 @@ def test_a_reason_for_a_part_holds_for_the_facts_in_it() -> None:
     gpus = (Gpu(index=0, pstate="P0"), Gpu(index=1, pstate="P0"))
     machine = Machine(source="live", gpus=gpus, missing={"gpus[0].power_w": "NOT_SUPPORTED"})
     assert "power of GPU 1" in inspection_document(Inspection(machine=machine)).answer
+
+
+@given(st.dictionaries(st.text(max_size=30), st.text(max_size=30)), st.integers(40, 160))
+def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[str, str], width: int) -> None:
+    text = document_text(
+        inspection_document(Inspection(machine=Machine(source="live", missing=missing))), width
+    )
+    assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
 def test_a_path_and_a_reason_from_outside_do_not_break_the_page() -> None:

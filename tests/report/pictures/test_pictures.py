@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from gputopo import captures
 from gputopo.report.document import Picture
 from gputopo.report.pictures import (
     ChartPoint,
@@ -39,6 +42,13 @@ def gpu_machine(
     gpus = tuple(Gpu(index=number, name=f"NVIDIA Test {number}") for number in range(count))
     links = tuple(Link(a=a, b=b, hop=hop, nvlinks=nvlinks) for (a, b), hop in hops.items())
     return Machine(source="test", gpus=gpus, links=links)
+
+
+@pytest.mark.parametrize("name", ["7gforce", "az-4x-m60", "dgx1-v100"])
+def test_every_gpu_of_a_bundled_machine_is_in_its_topology(name: str) -> None:
+    machine = captures.load([name])
+    shown = texts(topology_picture(machine))
+    assert {f"GPU {gpu.index}" for gpu in machine.gpus} <= set(shown)
 
 
 def test_gpus_of_one_switch_stand_under_one_box() -> None:

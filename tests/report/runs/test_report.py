@@ -277,6 +277,24 @@ def test_cpu_devices_have_a_verdict_only_if_a_difference_is_proven() -> None:
     assert not any("share the cores" in line for line in proven)
 
 
+@pytest.mark.parametrize(
+    ("noise", "count"),
+    [
+        (Noise(common=0.15, own=0.05), 300),  # lenet: 20 s
+        (Noise(common=0.05, own=0.02, stalls=0.0), 30),  # resnet20: until the speed is known
+        (Noise(common=0.02, own=0.01, stalls=0.0, drift=0.02, memory=0.9), 12),  # alexnet
+    ],
+    ids=["lenet", "resnet20", "alexnet"],
+)
+def test_no_run_on_idle_cpu_devices_ends_in_a_cannot_tell(noise: Noise, count: int) -> None:
+    for seed in range(8):
+        steps = InventedRun(2, noise=noise, seed=seed).steps(count)
+        lines = short(summarise(stream(cpu_devices(2), steps)))
+        assert re.match(r"[\d.]+ images/sec ± [\d.]+: alexnet on 2 CPU devices", lines[0])
+        assert "CPU devices share the cores: differences between them are not judged." in lines
+        assert not re.search("annot tell|not significant|--num-batches|RELIABLE", "\n".join(lines))
+
+
 def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable() -> None:
     result = busy(on_cpu((3, 0.1), device_1=1.3))
     lines = short(result)

@@ -176,6 +176,12 @@ def test_two_faults_at_once_each_have_their_share() -> None:
     assert clock.percent == pytest.approx(24 * 0.32, abs=1.5)
 
 
+def test_a_device_that_is_even_has_no_cause_whatever_was_sampled() -> None:
+    cards = {1: always(graphics_mhz=1500, throttle_mask=POWER_CAP, other_processes=1)}
+    judgement = judged(Trainer(), 100, cards)
+    assert [verdict.causes for verdict in judgement.devices] == [None] * 4
+
+
 def test_what_was_not_sampled_is_not_checked_and_not_excluded() -> None:
     found = causes(
         Trainer(slow={1: slower(10)}),

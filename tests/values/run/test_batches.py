@@ -6,6 +6,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.batches import (
     as_typed,
     batch_words,
+    batches_of,
     plain,
     read_batch_size,
     require_one_each,
@@ -33,6 +34,16 @@ def test_a_device_that_becomes_faster_loses_no_example(
     total = each * len(speeds)
     faster = [speed * factor if one == which else speed for one, speed in enumerate(speeds)]
     assert shares(total, faster)[which] >= shares(total, speeds)[which]
+
+
+@given(SPEEDS, st.integers(1, 2048))
+def test_no_device_takes_longer_than_the_slowest_does_with_equal_shares(
+    speeds: list[float], each: int
+) -> None:
+    longest = max(
+        share / speed for share, speed in zip(shares(each * len(speeds), speeds), speeds, strict=True)
+    )
+    assert longest <= each / min(speeds) * (1 + 1e-9)
 
 
 def test_six_cards_and_a_faster_one_share_the_joint_batch() -> None:
@@ -67,6 +78,15 @@ def test_what_is_no_batch_is_refused() -> None:
         with pytest.raises(UsageError) as refused:
             read_batch_size("--batch-size", text)
         assert what in refused.value.what
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_batch_or_a_usage_error(text: str) -> None:
+    try:
+        found = read_batch_size("--batch-size", text)
+    except UsageError:
+        return
+    assert found == "auto" or min(batches_of(found, 1)) >= 1
 
 
 def test_a_list_has_one_number_for_each_device() -> None:
