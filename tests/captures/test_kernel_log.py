@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from gputopo.captures import read_text
 from gputopo.findings import find
 from gputopo.values.errors import InputError
-from gputopo.values.machine import KernelEvent, Machine
+from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
 from tests.captures.samples import ALL, OVERVIEW, in_turn
+from tests.report.shown import answer_of
 
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 # What stands before a message, and the time that it shows.
@@ -164,6 +165,17 @@ def test_the_fabric_managers_log_has_its_times_and_names_itself() -> None:
     assert "SXid 20034 in the fabric manager's log (at 2024-07-23T07:53:55)" in found.says
 
 
+def test_a_fabric_manager_without_switches_is_no_fault() -> None:
+    text = (
+        "Sep 18 03:19:01 n nvidia-fabricmanager-start.sh[6]: query failed with error:WARNING Nothing to do "
+        "[NV_WARN_NOTHING_TO_DO]\nSep 18 03:19:01 n systemd[1]: nvidia-fabricmanager.service: Failed\n"
+    )
+    machine = read_text(text, origin="log")
+    (found,) = find(machine)
+    assert (found.id, found.severity) == ("driver.kernel_error", "info")
+    assert answer_of(machine, found).startswith("the fabric manager found no NVSwitch")
+
+
 def test_errors_of_a_port_are_reported_where_the_log_is_all_there_is() -> None:
     error = "pcieport 0000:00:02.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer\n"
     (found,) = find(read_text(f"[  1.000000] {error}", origin="log"))
@@ -237,6 +249,46 @@ def test_what_a_port_receives_and_the_error_of_its_device_are_one() -> None:
     )
     (event,) = events(text)
     assert (event.pci_address, event.device_driver, event.count) == ("0000:05:00.0", "nvidia", 1)
+
+
+GPU_0 = Gpu(index=3, pci_address="00000000:05:00.0")
+
+
+TREE = (
+    PciNode(address="0000:00:02.0", root="pci0000:00", kind="bridge"),
+    PciNode(address="0000:05:00.0", root="pci0000:00", parent="0000:00:02.0", kind="gpu"),
+)
+
+
+FOUND = {
+    XID_79: {"gpu.lost": "error"},
+    "NVRM: Xid (PCI:0000:05:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x4505c6 0x0)": {
+        "driver.xid": "error"
+    },
+    "NVRM: Xid (PCI:0000:05:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 08 (0x0 0x0)": {
+        "driver.xid": "warning"
+    },
+    "NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot "
+    "Required)": {"driver.xid": "error"},
+    "NVRM: Xid (PCI:0000:05:00): 31, pid=1": {"driver.xid": "warning"},
+    "NVRM: Xid (PCI:0000:05:00): 999, pid=1": {"driver.xid": "warning"},
+    "NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.": {"gpu.lost": "error"},
+    "NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)": {"driver.kernel_error": "error"},
+    "nvidia 0000:05:00.0: PCIe Bus Error: severity=Corrected": {"pcie.errors": "info"},
+    "nvidia 0000:05:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)": {"pcie.errors": "error"},
+    "pcieport 0000:00:02.0: DPC: containment event, status:0x1f01": {"pcie.errors": "warning"},
+    "pcieport 0000:80:02.0: DPC: containment event, status:0x1f01": {},
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30": {"nvlink.errors": "error"},
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 4": {"nvlink.errors": "warning"},
+}
+
+
+@pytest.mark.parametrize("message", FOUND)
+def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
+    log = read_text(f"[ 1.000000] {message}\n", origin="log")
+    machine = Machine(source="x", gpus=(GPU_0,), pci=TREE, kernel_events=log.kernel_events)
+    assert ids(machine) == FOUND[message]
+    assert {one.subject.text for one in find(machine)} <= {"gpu:3", "machine"}
 
 
 @pytest.mark.parametrize(
