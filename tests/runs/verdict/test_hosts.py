@@ -8,11 +8,12 @@ import pytest
 
 from gputopo.report import document_lines, run_document
 from gputopo.runs import summarise
-from gputopo.values.run.events import HostExchange, Step
+from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted, Sample, Step
 from gputopo.values.run.result import Result
-from gputopo.values.run.verdict import EVEN, SLOW
+from gputopo.values.run.verdict import EVEN, SLOW, Known
 from tests import there
 from tests.invented_runs import (
+    BEGAN_S,
     InventedRun,
     Noise,
     gpu_devices,
@@ -88,11 +89,33 @@ def test_a_host_whose_network_is_slow_is_named_and_none_else(way: str) -> None:
     assert "host n3 costs" in text
 
 
+def test_the_report_has_what_the_exchange_takes() -> None:
+    result = run(3)
+    assert result.exchange is not None
+    assert result.exchange.ms == pytest.approx(20.0)
+    assert result.exchange.percent == pytest.approx(100 * 20 / 130, rel=0.1)
+    assert [one.host for one in result.exchange.hosts] == ["n1", "n2", "n3"]
+    text = report(result)
+    assert "exchange" in text
+    assert "20.0 ms (15" in text
+
+
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_hosts_that_exchange_alike_are_not_named(hosts: int) -> None:
     result = run(hosts)
     assert slow_of(result) == {}
     assert {row.verdict.word for row in result.devices if row.verdict is not None} == {EVEN}
+
+
+def test_what_is_known_of_the_ports_of_a_slow_host_is_its_cause() -> None:
+    devices = on_hosts(*[gpu_devices(1)] * 3)
+    rng = random.Random(0)
+    made = [exchanged(one, 3, rng, {2: 15.0}, {}) for one in InventedRun(3, noise=QUIET, seed=1).steps(120)]
+    first, *rest = stream(devices, made)
+    assert isinstance(first, RunStarted)
+    known = Known(networks={1: "mlx5_0 is down", 2: "mlx5_0: 25 of 100 Gbit/s"})
+    result = summarise([msgspec.structs.replace(first, known=known), *rest])
+    assert [one.says.endswith("confidence): mlx5_0: 25 of 100 Gbit/s") for one in result.anomalies] == [True]
 
 
 def test_of_two_hosts_none_is_named_as_there_is_one_path() -> None:
@@ -111,6 +134,28 @@ def test_a_gpu_that_computes_slowly_keeps_its_own_verdict() -> None:
 def test_a_difference_that_clocks_of_hosts_may_have_names_nobody() -> None:
     # 3.7% of a step of 130 ms, of which 1 ms may be between the clocks of two hosts.
     assert slow_of(run(4, sends={2: 4.8})) == {}
+
+
+def test_the_slow_network_of_a_busy_host_is_named_with_its_load() -> None:
+    devices: tuple[Device, ...] = on_hosts(*[gpu_devices(2)] * 4)
+    rng = random.Random(1)
+    made = [exchanged(one, 4, rng, {2: 15.0}, {}) for one in InventedRun(8, noise=QUIET, seed=1).steps(120)]
+    events = list(stream(devices, made))
+    busy = [
+        Sample(
+            time_s=BEGAN_S + number,
+            rank=2,
+            gpus=(),
+            host=HostLoad(time_s=BEGAN_S + number, seconds=5.0, other_cpu_share=0.95, cores=8),
+        )
+        for number in range(10, 120, 5)
+    ]
+    merged = sorted([*events, *busy], key=lambda event: event.time_s)
+    result = summarise(merged)
+    assert slow_of(result) == {2: "network"}
+    says = " ".join(row.verdict.says for row in result.devices if row.verdict is not None)
+    assert "check its network card, link and switch port; or its load: on " in says
+    assert "95% of the CPU" in says
 
 
 DEVICES = on_hosts(gpu_devices(2), gpu_devices(2), gpu_devices(1))
