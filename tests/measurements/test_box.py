@@ -186,3 +186,16 @@ def test_the_document_has_what_is_worse_once_and_every_run() -> None:
     assert all(f"/runs/{day}" in text for day in range(8))
     (picture,) = document.pictures
     assert "20% lower" in picture.alt
+
+
+@pytest.mark.parametrize(
+    ("speeds", "words"),
+    [
+        ([1000.0] * 4 + [600.0], "repeat it"),
+        ([1000.0] * 4, "Too few"),
+        ([1000.0] * 6, "Nothing became worse"),
+    ],
+)
+def test_the_headline_of_a_box_where_nothing_fell_for_good(speeds: list[float], words: str) -> None:
+    box = box_of(*(run(day, speed) for day, speed in enumerate(speeds)))
+    assert words in box_document(box).headline

@@ -45,12 +45,25 @@ def says(measurements: list[Measurement], id: str) -> list[str]:
     return [one.says for one in study_of(measurements, title="t").observations if one.id == id]
 
 
+def test_a_failed_run_has_no_figure_and_is_no_zero() -> None:
+    found = figures_of([run(100), run(None, 2, status="failed", reason="out of memory"), run(180, 4)])
+
+    assert [cell.images_per_sec for cell in found.cells] == [100, None, 180]
+    assert found.cells[1].failed == ("out of memory",)
+    assert [row.n_gpus for row in found.scalings[0].rows] == [1, 4]
+
+
 def test_repeats_are_one_cell_and_the_same_file_counts_once() -> None:
     (cell,) = cells_of([run(100), run(104), run(104, digest="a"), run(104, digest="a", source="copy")])
 
     assert cell.repeats == (100, 104, 104)
     assert cell.duplicates == ("copy",)
     assert cell.images_per_sec == pytest.approx(308 / 3)
+
+
+def test_contradictory_repeats_are_named() -> None:
+    (words,) = says([run(100), run(150)], "repeats.contradict")
+    assert "100 to 150 images/sec" in words
 
 
 @pytest.mark.parametrize(
@@ -98,6 +111,14 @@ def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
 def test_where_more_gpus_stop_paying_is_named_with_both_speeds() -> None:
     (words,) = says([run(100), run(190, 2), run(225, 4)], "scaling.stops")
     assert "use 2 GPUs: 190 images/sec, 225 on 4 (+18%)" in words  # a GPU adds 17 %
+
+
+def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
+    runs = [run(55), run(180), run(70), run(69, 2)]
+
+    (words,) = says(runs, "scaling.verdict")
+    assert "unclear (figures are uncertain by" in words
+    assert not says(runs, "scaling.stops")
 
 
 @pytest.mark.parametrize(
@@ -204,6 +225,15 @@ def test_speeds_have_the_unit_of_their_runs_and_other_units_are_not_compared() -
     assert "per second" in text
     assert text.startswith("2 cells not compared, because their speeds have different units: images, steps.")
     assert "steps/sec" in text
+
+
+def test_runs_under_the_same_other_conditions_are_one_observation() -> None:
+    conditions = [["a power cap", f"{BUSY} ({batch}%)"] for batch in range(8, 16)]
+    runs = [run(90, batch_per_gpu=n, conditions=words) for n, words in enumerate(conditions)]
+    assert says(runs, "conditions.other") == [
+        "8 runs (resnet50): a power cap.",
+        f"8 runs (resnet50): {BUSY}.",
+    ]
 
 
 def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:

@@ -90,6 +90,11 @@ def measured(folder: Path, result: Result) -> Measurement:
     return RunFolders().run(folder)
 
 
+def test_a_measurement_has_the_unit_of_its_run(tmp_path: Path) -> None:
+    result = summarise(stream(cpu_devices(1), InventedRun(1).steps(20)))
+    assert measured(tmp_path, msgspec.structs.replace(result, unit="examples")).unit == "examples"
+
+
 def test_gpus_of_several_hosts_are_named_by_tower_as_their_numbers_are_of_different_hosts(
     tmp_path: Path,
 ) -> None:
@@ -117,3 +122,14 @@ def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path
     found = read_measurements([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert (len(found.measurements), len(found.unread)) == (1, 1)
     assert str(tmp_path / "bad") in found.unread[0][1]
+
+
+def test_a_document_of_a_newer_gputopo_is_not_read_and_says_so(tmp_path: Path) -> None:
+    for kind in ("result", "study", "sweep"):
+        (tmp_path / f"{kind}.json").write_text(f'{{"schema": "gputopo.{kind}/9"}}')
+    folders = RunFolders()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "result.json").rename(tmp_path / "in" / "result.json")
+    found = read_measurements([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    assert len(found.unread) == 3
+    assert all("/9" in why for _, why in found.unread)
