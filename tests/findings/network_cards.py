@@ -68,6 +68,21 @@ def rising(later: Machine, before: Machine, minutes: float = 1.0) -> list[Findin
     return [*find_after_watch(before, History(), later, minutes)]
 
 
+def ethernet(number: int, **facts: Any) -> NicPort:
+    return NicPort(
+        index=0,
+        **{
+            "interface": f"eth{number}",
+            "link_layer": "Ethernet",
+            "operstate": "up",
+            "carrier": True,
+            "rate_gbit_per_s": 25.0,
+            "mtu_bytes": 1500,
+            **facts,
+        },
+    )
+
+
 DOWN: dict[str, Any] = {"state": "DOWN", "phys_state": "Polling", "rate_gbit_per_s": None, "lanes": None}
 
 

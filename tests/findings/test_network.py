@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gputopo.findings import find_read
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Driver, Host, Machine, NicPort
-from tests.findings.network_cards import DOWN, alike, machine, odd, port, rising
+from tests.findings.network_cards import DOWN, alike, ethernet, machine, odd, port, rising
 
 
 def found(one: Machine) -> list[Finding]:
@@ -52,6 +52,17 @@ def test_a_card_without_a_port_is_named_by_its_address() -> None:
     (one,) = (one for one in found(machine(*ports)) if one.id == "nic.link_down")
     assert (one.subject.text, one.severity) == ("nic:2", "warning")
     assert one.says.startswith("0000:02:00.0: no network interface (kernel driver none)")
+
+
+def test_a_spare_ethernet_port_is_no_finding_unless_like_cards_are_in_use() -> None:
+    down = {"operstate": "down", "carrier": False, "rate_gbit_per_s": None}
+    assert brief(machine(ethernet(0, **down))) == []
+    two_functions = machine(ethernet(0), ethernet(1, **down))
+    same_card = tuple(replace(n, pci_address=f"0000:00:00.{n.index}") for n in two_functions.nics)
+    nodes = tuple(replace(n, address=f"0000:00:00.{i}") for i, n in enumerate(two_functions.pci))
+    assert brief(replace(two_functions, nics=same_card, pci=nodes)) == []
+    (one,) = found(two_functions)
+    assert (one.id, one.severity, one.subject.text) == ("nic.link_down", "info", "nic:1")
 
 
 def test_two_rates_without_a_majority_are_no_accusation_and_two_mtus_name_both() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gputopo.planner import Request, plan
 from gputopo.values.machine import (
+    Fabric,
     Gpu,
     GpuProcess,
     Hop,
@@ -102,6 +103,9 @@ TROUBLES: dict[str, Case] = {
 
 COMPUTES = GpuProcess(pid=4321, kind="compute", name="python", memory_mib=9)
 EXCLUSIVE = "exclusive_process"
+
+
+SERVER = GpuProcess(pid=1, kind="compute", name="nvidia-cuda-mps-server")
 HELD = PciNode(address="0000:06:00.0", root="pci0000:00", kind="gpu", driver="vfio-pci")
 BESIDE_HELD = msgspec.structs.replace(SEVEN_GPUS, pci=(HELD,))
 HELD_GPU = changed(BESIDE_HELD, 1, pci_address="0000:06:00.0")
@@ -137,3 +141,18 @@ def told(found: Plan) -> str:
 def test_plans_are_as_they_were(name: str, cases: dict[str, Case]) -> None:
     text = "".join(f"{case}:\n{told(plan(*cases[case], keep=4))}\n\n" for case in cases)
     assert_golden(Path(__file__).with_name("golden") / f"{name}.txt", text)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"processes": (COMPUTES,)},
+        {"compute_mode": EXCLUSIVE, "processes": (GpuProcess(pid=1, kind="graphics"),)},
+        {"compute_mode": EXCLUSIVE, "processes": (COMPUTES, GpuProcess(pid=2, kind="mps"))},
+        {"compute_mode": EXCLUSIVE, "processes": (SERVER,)},
+        {"remapped_rows": RemappedRows(pending=True)},
+        {"fabric": Fabric(state="completed", status="success")},
+    ],
+)
+def test_a_gpu_that_another_program_can_be_started_on_is_left_in(fields: dict[str, object]) -> None:
+    assert plan(*with_gpus((0, fields), num_gpus=2)).refused == ()

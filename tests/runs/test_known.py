@@ -1,5 +1,6 @@
 """What is known before a run, and where its expected speed is from."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from gputopo.captures import read_bundled
 from gputopo.runs import BoxHistory, known_before, with_alone
+from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.program import job_of
 from gputopo.values.run.result import Result
@@ -102,6 +105,11 @@ def test_gpus_below_one_switch_share_its_link_and_memory_is_known() -> None:
     assert found.speeds == {}  # all of one model
 
 
+def known_on(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
+    spec = {**run_on_hosts().spec, "devices": msgspec.to_builtins(devices)}
+    return known_before(core(spec), machines, PLAN, ())
+
+
 def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
     spec = {**run_on_hosts().spec, **changed}
     return known_before(core(spec), [MACHINE, None], plan, past)
@@ -145,6 +153,25 @@ def test_a_run_over_other_devices_does_not_count_and_the_plan_is_the_source(othe
     assert of_hosts(other, plan=UNPREDICTED).unexpected == (
         "there is no earlier run of this job on these devices of these hosts, and the plan predicts no speed"
     )
+
+
+def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
+    def with_port(rate: float, max_rate: float | None = None) -> Machine:
+        port = NicPort(
+            index=1, rdma_device="mlx5_0", state="ACTIVE", rate_gbit_per_s=rate, max_rate_gbit_per_s=max_rate
+        )
+        nic = Nic(index=0, name="mlx5_0", pci_address="0000:05:00.0", ports=(port,))
+        return msgspec.structs.replace(MACHINE, nics=(nic,))
+
+    devices = on_hosts(*[gpu_devices(1)] * 4)
+    like = [with_port(100), with_port(100)]
+    assert known_on(devices, [*like, with_port(100), None]).networks == {}
+    slower = known_on(devices, [*like, with_port(25), None]).networks
+    assert slower == {2: "its fastest port has 25 Gbit/s, the ports of the others 100"}
+    degraded = known_on(devices, [*like, with_port(100, 200), None]).networks
+    assert list(degraded) == [2]
+    assert "mlx5_0" in degraded[2]
+    assert "200" in degraded[2]
 
 
 def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> None:

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from gputopo.runs import Judgement, RecentSteps, Reports, Summary
+from gputopo.values.run.bounded import RECENT_STEPS
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 from tests.invented_runs import BEGAN_S, gpu_devices
@@ -109,6 +110,21 @@ def test_the_end_reports_what_no_look_did_and_takes_back_what_is_not_so_over_all
     (over,) = reports.end(slow(word="even"), 0.0)
     assert isinstance(over, AnomalyOver)
     assert over.says == "Over all steps: It is."
+
+
+def test_a_look_judges_the_recent_steps_and_the_host_while_they_were_made() -> None:
+    slow_first = {1: lambda step: 1.3 if step <= 600 else 1.0}
+    trainer = Trainer(slow=slow_first, other_cpu=lambda step: 0.95 if step <= 600 else 0.0, seed=4)
+    summary = Summary()
+    for event in trainer.events(600 + RECENT_STEPS):
+        summary.add(event)
+    recent = summary.latest()()
+    assert [one.word for one in recent.devices] == ["even"] * 4
+    assert recent.devices[1].steps == RECENT_STEPS
+    assert recent.host is not None
+    assert recent.host.samples == RECENT_STEPS // 5
+    assert recent.host.other_cpu_share == 0
+    assert summary.judgement().devices[1].steps > RECENT_STEPS
 
 
 def test_a_dear_look_is_not_made_as_often() -> None:

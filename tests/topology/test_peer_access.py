@@ -1,5 +1,7 @@
 from typing import Any
 
+from msgspec.structs import replace
+
 from gputopo.topology import acs_bridges, why_p2p_off
 from gputopo.values.machine import Hop, Machine
 from tests import there
@@ -88,6 +90,13 @@ def test_a_policy_is_no_cause_where_equal_cards_are_peers() -> None:
     across = all_of(GEFORCE, pair(0, 1, hop=Hop.SYS, **CHIPSET))
     assert cause(across(sound(2))) == "geforce_policy"
     assert cause(across(sound(4))) == "across_sockets"
+
+
+def test_acs_of_a_host_counts_where_no_bridge_reports_its_own() -> None:
+    off = all_of(host(acs="on"), pair(0, 1, **OFF))(sound(2))
+    assert cause(off) != "acs"  # the bridges report that it is off
+    silent = tuple(replace(one, acs=None) for one in off.pci)
+    assert cause(replace(off, pci=silent)) == "acs"
 
 
 def test_bridges_with_acs_count_between_gpus_and_not_at_the_root() -> None:
