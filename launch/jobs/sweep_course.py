@@ -211,7 +211,8 @@ def _make_data(state: Sweep, folder: Path) -> None:
         note(f"generating a small data set: {place}")
         command = [sys.executable, "-P", "-m", "gputopo", "make-data", str(place), "--data-name", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        # The folder appears only when complete. The process of a killed sweep may have created it meanwhile.
+        if done.returncode and not place.exists():
             why = done.stderr.strip().removeprefix("gputopo: ").splitlines()
             raise HardwareError(
                 f"the data of the sweep cannot be generated: {why[0] if why else done.returncode}",

@@ -120,6 +120,28 @@ def test_records_that_are_given_are_read_instead_of_drawn_ones(
     assert not (tmp_path / "out" / "data").exists()
 
 
+FAILS_TO_DRAW = """
+import os, sys
+if {}:
+    os.makedirs(sys.argv[2])
+    open(sys.argv[2] + "/data_batch_1.bin", "wb").write(b"an image")
+sys.exit("gputopo: Directory not empty\\n  another folder") if not {} else sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_images_that_a_killed_sweep_went_on_drawing_are_used(
+    call: Call, without_gpu: None, worker: Callable[..., None], tmp_path: Path, is_there: bool
+) -> None:
+    worker("works")
+    worker(FAILS_TO_DRAW.format(is_there, is_there), module="gputopo")
+    file = tmp_path / "real.toml"
+    file.write_text('[matrix]\nmodel = "resnet20"\ndata_dir = "made:cifar10"\n')
+    done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
+    assert done.code == (0 if is_there else 3), done.err
+    assert ("cannot be generated: Directory not empty\n" in done.err) is not is_there
+
+
 def test_images_that_cannot_be_generated_end_a_sweep_with_the_reason(
     call: Call, without_gpu: None, worker: Callable[..., None], tmp_path: Path
 ) -> None:
