@@ -141,3 +141,13 @@ def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
         assert one.value is not None
         assert isfinite(one.value)
         assert one.value > 0
+
+
+def test_a_negative_average_of_perftest_is_named_and_no_rate() -> None:
+    text, (sample,) = network.perftest(Random(1), Perftest(), [65536])
+    (average,) = [line.split()[3] for line in text.splitlines() if line.startswith(" 65536")]
+    _, bandwidth = read(text.replace(average, f"-{average}"))
+    assert not bandwidth.samples
+    (why,) = bandwidth.not_measured
+    assert why.reason == f"the average that it prints is negative: -{average}"
+    assert sample.value

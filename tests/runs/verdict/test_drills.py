@@ -79,6 +79,14 @@ def test_a_card_that_was_slow_twice_is_slow_in_these_episodes() -> None:
     assert "in parts of steps" in found.says
 
 
+def test_an_even_card_with_a_few_slow_steps_reports_how_many_and_how_slow() -> None:
+    found = judged(Trainer(slow={1: flapping(50, 3, 25)}, seed=1), 400).devices
+    assert [one.word for one in found] == ["even"] * 4
+    assert found[1].share_of_steps == pytest.approx(0.06, abs=0.01)
+    assert re.search(r": [56]\.\d% of its steps take 33% longer$", found[1].says)
+    assert [one.share_of_steps for one in found].count(None) == 3
+
+
 def at_random(share: float, longer: float) -> Factor:
     """So many times as long in a share of the steps."""
     return lambda step: longer if random.Random(step).random() < share else 1.0
@@ -89,6 +97,8 @@ def at_random(share: float, longer: float) -> Factor:
     [
         (500, flapping(100, 25, 18), 0.25, 22),
         (500, at_random(0.1, 1.526), 0.116, 52.6),  # as drawn
+        (500, at_random(0.5, 1.105), 0.53, 10.5),
+        (2_000, at_random(0.05, 2.5), 0.056, 150),  # as drawn
     ],
 )
 def test_a_card_that_is_slow_now_and_then_is_slow_by_the_time_it_loses(
