@@ -6,7 +6,6 @@ nvmlErrorString, CUDA's texts from cudaGetErrorString, CUDA's numbers from cudaE
 """
 
 import re
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ FACTS = "state of the driver, GPUs that do not answer, errors of programs. Other
 
 _LONGEST = 1000
 _MAX_CHARACTERS = 300  # of a shown text. Not measured; chosen because four lines of a terminal have as many.
+_MORE = " ..."
 _MAX_EVENTS = 64
 _AHEAD = 16  # lines of one message: a dcgmi table, a NCCL RAS list
 _MESSAGES = [
@@ -172,7 +172,7 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
     status = next((known for known in _ORDER if known in said), None)
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
     best = [message for message in messages if message.status != "else"] or messages
-    words = {(message.program, _in_words(message)): None for message in best if message.program}
+    words = {(message.program, _shortened(_in_words(message))): None for message in best if message.program}
     machine = Machine(
         source=SOURCE,
         driver=Driver(
@@ -184,7 +184,7 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
         ),
         missing={} if lost.keys() - strangers else {"gpus": "the driver reports an error instead"},
         kernel_events=tuple(
-            KernelEvent(kind="program", text=_shortened(text), device_driver=program)
+            KernelEvent(kind="program", text=text, device_driver=program)
             for program, text in [*words][:_MAX_EVENTS]
         ),
     )
@@ -192,8 +192,12 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
 
 
 def _shortened(text: str) -> str:
-    """Return a text on one line, cut between two words if it is long."""
-    return textwrap.shorten(text, _MAX_CHARACTERS, placeholder=" ...")
+    """Return a text on one line. A long one ends after its last whole word, or within its only word."""
+    line = " ".join(text.split())
+    if len(line) <= _MAX_CHARACTERS:
+        return line
+    start = line[: _MAX_CHARACTERS - len(_MORE)]
+    return f"{start.rpartition(' ')[0] or start}{_MORE}"
 
 
 def _in_words(message: Message) -> str:

@@ -26,6 +26,7 @@ _INFOS = 5  # shown infos; the others are counted
 
 # `GPU 1 (NVIDIA T4, 0000:01:00.0): `; the table of the GPUs has the part in brackets.
 _NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]*)\)(?=:| )")
+# ` (unknown path: GPUs 0-1)` within a message; the clause of the first line leaves it out.
 _ASIDE = re.compile(r" \([^()]*(?:\([^()]*\)[^()]*)*\)")
 _ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:) ")
 

@@ -94,17 +94,6 @@ def test_an_error_next_to_any_text_is_found_and_hides_nothing(message: str, name
     assert sum(of.not_understood for of in machine.lines) == len(bare.unread)
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_an_error_next_to_a_text_is_found_and_hides_nothing(message: str) -> None:
-    bare = read(samples.TOPO)
-    machine = read(f"{samples.TOPO}\n{message}\n")
-    (found,) = [one for one in find(machine) if one.id in ("program.error", machine_status(machine))]
-    id_, remedy = MESSAGES[message]
-    assert (found.id, found.severity != "info", remedy in there(found.remedy)) == (id_, True, True)
-    assert (machine.gpus, machine.links, machine.unread) == (bare.gpus, bare.links, bare.unread)
-    assert sum(of.not_understood for of in machine.lines) == len(bare.unread)
-
-
 def machine_status(machine: Machine) -> str:
     return f"driver.{machine.driver.status}"
 

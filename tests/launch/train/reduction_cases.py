@@ -37,15 +37,9 @@ WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "hierarchical in rows": ("hierarchical", {"groups": "rows"}),
     "hierarchical of one": ("hierarchical", {"groups": "one"}),
 }
-# Those that differ where the number of devices is even, or allows groups of unequal size.
-ON_FOUR = ("hierarchical", "tf_hierarchical", "ring", "copy in parts", "hierarchical in rows")
 TIMED = ("copy", "collective", "tf_hierarchical")  # by ops, by collectives, wrongly: as all are built
-
-
-def cases_on(count: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the methods, and what is put round them, that are tried on so many devices."""
-    every: dict[str, tuple[str, dict[str, Any]]] = {**{name: (name, {}) for name in ON_CPU}, **WRAPPED}
-    return {name: every[name] for name in ON_FOUR} if count == 4 else every
+# Methods, and what is put round them.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {**{name: (name, {}) for name in ON_CPU}, **WRAPPED}
 
 
 def run_spec(count: int, model: str = "trivial") -> RunSpec:
@@ -79,7 +73,7 @@ def main(count: int, out: Path, *, timed: bool) -> None:
         "self_test": {},
         "known": [name for name in METHODS if callable(reducer_of(name, names, Exchange()))],
     }
-    for label, (name, fields) in cases_on(count).items():
+    for label, (name, fields) in CASES.items():
         exchange = exchange_of(fields, count)
         reducer = reducer_of(name, _uncommon(names) if label == "copy in parts" else names, exchange)
         with _kept_graphs() as nodes:

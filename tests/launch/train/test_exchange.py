@@ -28,7 +28,6 @@ TOLERANCE_FP16 = 5e-3  # of gradients rounded to 11 bits
 BYTES = 4 * sum(math.prod(shape) for shape in SHAPES.values())
 
 SERVER = {"variable_update": "parameter_server"}
-INDEPENDENT = {"variable_update": "independent"}
 ON_FIRST = {**SERVER, "ps_device": "/CPU:0"}
 MODES: dict[str, dict[str, Any]] = {
     "server": ON_FIRST,

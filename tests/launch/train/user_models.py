@@ -198,11 +198,6 @@ def two_inputs() -> Any:
     return keras.Model([a, b], layers.Dense(2)(layers.Add()([a, b])))
 
 
-def two_outputs() -> Any:
-    a = keras.Input((3,))
-    return keras.Model(a, [layers.Dense(2)(a), layers.Dense(2)(a)])
-
-
 def any_size() -> Any:
     a = keras.Input((None, None, 3))
     return keras.Model(a, layers.Dense(2)(layers.GlobalAveragePooling2D()(a)))

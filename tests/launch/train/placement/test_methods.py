@@ -14,7 +14,7 @@ from gputopo.values.bandwidth import CollectiveRate
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.run.all_reduce import parse
 from tests.launch.forks import forking_python, run_program
-from tests.launch.train.reduction_cases import METHODS, ON_CPU, SHAPES, TIMED, cases_on
+from tests.launch.train.reduction_cases import CASES, METHODS, ON_CPU, SHAPES, TIMED
 from tests.launch.train.small_model import SHAPES as SMALL_MODEL
 
 pytestmark = pytest.mark.tensorflow
@@ -44,7 +44,7 @@ def reported(folder: Path) -> dict[str, Any]:
     return reported
 
 
-@pytest.mark.parametrize("method", cases_on(COUNT))
+@pytest.mark.parametrize("method", CASES)
 def test_every_device_gets_the_same_right_sum_and_a_wrong_one_is_noticed(
     folder: Path, reported: dict[str, Any], method: str
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_method_with_one_fault_is_refused_by_name(reported: dict[str, Any], fa
 
 def test_every_op_on_a_towers_device_can_run_on_a_gpu(reported: dict[str, Any]) -> None:
     """Of the self-test, the check and the timed graph. Soft placement is off: one op would stop it all."""
-    assert reported["without_gpu_kernel"] == {name: [] for name in cases_on(COUNT)}
+    assert reported["without_gpu_kernel"] == {name: [] for name in CASES}
     assert min(reported["nodes"].values()) > 5
 
 
